@@ -14,18 +14,18 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.yaml first
-	@if [ -n "$(RECIPE)" ]; then python -m enginery.cli.recipes "$(RECIPE)"; fi
-	@python -m enginery.pipeline
+	@if [ -n "$(RECIPE)" ]; then python -m enginewright.cli.recipes "$(RECIPE)"; fi
+	@python -m enginewright.pipeline
 	dvc repro
 
 # Status 4 means that the machine was too noisy to decide. That is no reason for an alarm, and `make` cannot pass it on.
 nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
-	@python -m enginery.pipeline
-	python -m enginery.regression.nightly || [ $$? -eq 4 ]
+	@python -m enginewright.pipeline
+	python -m enginewright.regression.nightly || [ $$? -eq 4 ]
 
 # Status 5 means that a target failed: the others are on the page.
 fleet: $(READY)  ## build, validate and race on all machines of fleet.yaml, and make one page
-	enginery fleet
+	enginewright fleet
 
 test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
 	@# Keep what Python compiles, also where a variable says otherwise: else each of a thousand processes compiles anew.
@@ -77,7 +77,7 @@ $(READY): requirements.lock pyproject.toml
 		if $$name -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; \
 		then found=$$name; break; fi; \
 	done; \
-	if [ -z "$${found:-}" ]; then echo "Enginery needs Python 3.11 or 3.12 with its venv module" >&2; exit 1; fi; \
+	if [ -z "$${found:-}" ]; then echo "Enginewright needs Python 3.11 or 3.12 with its venv module" >&2; exit 1; fi; \
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $$found -m venv --clear .venv
 	@echo "installing the locked packages into .venv: 6 GB, mostly torch's CUDA libraries, in 2 to 5 silent minutes"
 	@# Install the build tools first, so that packages that come as source are built with locked versions, too.

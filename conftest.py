@@ -5,7 +5,7 @@ import os
 
 gc.disable()  # until the tests are collected: searches for garbage are a quarter of the time that imports take
 
-import enginery  # noqa: E402, F401  # tells ONNX Runtime and OpenVINO to report to nobody, before a test loads them
+import enginewright  # noqa: E402, F401  # tells ONNX Runtime and OpenVINO to report to nobody, before a test loads them
 
 # A thread that waits for another one sleeps. By default it spins, and takes the core that the other one needs as soon
 # as anything else runs: training a ResNet for four steps then took 29 seconds of CPU instead of 8.

@@ -1,4 +1,4 @@
-"""Count how often `enginery compare --race` raises a false alarm, and how often it misses a slowdown of 5 %.
+"""Count how often `enginewright compare --race` raises a false alarm, and how often it misses a slowdown of 5 %.
 
 A night compares its engines with the good run's by such races; alarm_ratios.py does the same for ratios to PyTorch.
 Each run is a separate process: it races the int8 engine against itself, then against the same engine with extra work,
@@ -28,17 +28,17 @@ from alarm_ratios import (
     work,
 )
 
-from enginery.core.params.all import Params
-from enginery.data.feeds import Feeds
-from enginery.data.sample_set import SampleSet
-from enginery.engine.engine import Engine
-from enginery.engine.machine import Machine
-from enginery.regression.changes import Outcome, conclusion
-from enginery.regression.comparison import judge_race
-from enginery.regression.laps import AFTER, BEFORE, Bind, race_sides
-from enginery.regression.speed_change import SpeedChange, SpeedChanges, combine, deviations_allowed
-from enginery.speed.contention import ContentionWatch
-from enginery.speed.timing import Contender
+from enginewright.core.params.all import Params
+from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.engine import Engine
+from enginewright.engine.machine import Machine
+from enginewright.regression.changes import Outcome, conclusion
+from enginewright.regression.comparison import judge_race
+from enginewright.regression.laps import AFTER, BEFORE, Bind, race_sides
+from enginewright.regression.speed_change import SpeedChange, SpeedChanges, combine, deviations_allowed
+from enginewright.speed.contention import ContentionWatch
+from enginewright.speed.timing import Contender
 
 OUTCOMES = (*COMPARABLE, Outcome.NOT_COMPARABLE)
 SAME, SLOWED = "the same engine", "slowed by 5 %"

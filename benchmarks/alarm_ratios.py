@@ -1,4 +1,4 @@
-"""Count how often `enginery compare` raises a false alarm by ratios to PyTorch, and which slowdowns it finds.
+"""Count how often `enginewright compare` raises a false alarm by ratios to PyTorch, and which slowdowns it finds.
 
 Each run is a separate process that races the int8 engine, the same engine with extra work, and PyTorch, with the
 seconds and batch sizes of params.yaml. Then every run is compared with every other: the engine with itself, and the
@@ -23,23 +23,23 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from enginery.accuracy.records import Validation
-from enginery.core.params.all import Params
-from enginery.data.feeds import Feeds
-from enginery.data.sample_set import SampleSet
-from enginery.engine.engine import Engine, open_engine
-from enginery.engine.machine import Machine
-from enginery.model.checkpoint import load_model
-from enginery.regression.changes import Outcome, conclusion
-from enginery.regression.comparison import compare_runs
-from enginery.regression.conditions import best_pace
-from enginery.regression.measurements import Measured, Measurements
-from enginery.speed.benchmark import race_contenders, ratio_to
-from enginery.speed.contenders import pytorch_contender
-from enginery.speed.contention import ContentionWatch
-from enginery.speed.machine_pace import pace_meter
-from enginery.speed.records import ENGINE, SAME_PACE, Benchmark, Latency
-from enginery.speed.timing import Contender, Timings, time_call
+from enginewright.accuracy.records import Validation
+from enginewright.core.params.all import Params
+from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.engine import Engine, open_engine
+from enginewright.engine.machine import Machine
+from enginewright.model.checkpoint import load_model
+from enginewright.regression.changes import Outcome, conclusion
+from enginewright.regression.comparison import compare_runs
+from enginewright.regression.conditions import best_pace
+from enginewright.regression.measurements import Measured, Measurements
+from enginewright.speed.benchmark import race_contenders, ratio_to
+from enginewright.speed.contenders import pytorch_contender
+from enginewright.speed.contention import ContentionWatch
+from enginewright.speed.machine_pace import pace_meter
+from enginewright.speed.records import ENGINE, SAME_PACE, Benchmark, Latency
+from enginewright.speed.timing import Contender, Timings, time_call
 
 PRECISION, BASELINE, SLOWED = "int8", "eager", "slowed"
 SLOWDOWN, CALIBRATIONS = 0.05, 3

@@ -1,7 +1,7 @@
 """Compare the throughput of clients with a thread each with OpenVINO's own queue of asynchronous requests.
 
-Enginery measures the throughput of every runtime in one way: with a client for each request in flight, which has its
-own thread and buffers. OpenVINO has `AsyncInferQueue` for that. Here both run the same compiled engine in turns, a
+Enginewright measures the throughput of every runtime in one way: with a client for each request in flight, which has
+its own thread and buffers. OpenVINO has `AsyncInferQueue` for that. Here both run the same compiled engine in turns, a
 slice of the time each, and a ratio is that of two neighbouring slices. After `dvc repro`, where nothing else runs:
 
     python benchmarks/async_queue.py
@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.data.feeds import Feeds
-from enginery.data.sample_set import SampleSet
-from enginery.engine.engine import Engine, open_engines
-from enginery.engine.machine import Machine
-from enginery.speed.throughput import Client, ask_at_once
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.engine import Engine, open_engines
+from enginewright.engine.machine import Machine
+from enginewright.speed.throughput import Client, ask_at_once
 
 SLICES, SECONDS, TOLERANCE = 21, 0.4, 0.03
 Rate = Callable[[], float]  # answers a second, over one slice
@@ -99,5 +99,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (EngineryError, OSError) as error:
+    except (EnginewrightError, OSError) as error:
         sys.exit(f"async_queue: {error}")

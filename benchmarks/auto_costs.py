@@ -21,17 +21,17 @@ def run_model(name: str, epochs: int | None) -> None:
     peers.write_params(name, epochs, "cpu")
     zoo.prepare(lambda _, call: call())
 
-    from enginery.core.params.calibration import CalibrationParams
-    from enginery.core.params.precisions import PrecisionParams
-    from enginery.core.scratch import scratch_folder
-    from enginery.data.sample_set import SampleSet
-    from enginery.graph.as_written import open_as_written
-    from enginery.graph.onnx_file import load_graph
-    from enginery.quantization.calibration import auto
-    from enginery.quantization.calibration.calibrate import calibrate_graph
-    from enginery.quantization.dialect import Dialect
-    from enginery.quantization.rescue.attempts import Attempts
-    from enginery.quantization.rescue.records import Rescued
+    from enginewright.core.params.calibration import CalibrationParams
+    from enginewright.core.params.precisions import PrecisionParams
+    from enginewright.core.scratch import scratch_folder
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.graph.as_written import open_as_written
+    from enginewright.graph.onnx_file import load_graph
+    from enginewright.quantization.calibration import auto
+    from enginewright.quantization.calibration.calibrate import calibrate_graph
+    from enginewright.quantization.dialect import Dialect
+    from enginewright.quantization.rescue.attempts import Attempts
+    from enginewright.quantization.rescue.records import Rescued
 
     graph = zoo.made_at("simplified/model.onnx")
     keep, params = PrecisionParams.read_for("int8").keep, CalibrationParams.read()

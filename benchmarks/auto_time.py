@@ -35,8 +35,8 @@ print(time.perf_counter() - began)
 
 
 def run_model(name: str) -> Row:
-    from enginery.core.cores import usable_cores
-    from enginery.engine.this_machine import find_cpu
+    from enginewright.core.cores import usable_cores
+    from enginewright.engine.this_machine import find_cpu
 
     peers.write_params(name, 0, "cpu")
     zoo.prepare(lambda _, call: call())

@@ -1,8 +1,8 @@
-"""Compare Enginery's timings on a GPU with those of a bare loop that only replays a CUDA graph.
+"""Compare Enginewright's timings on a GPU with those of a bare loop that only replays a CUDA graph.
 
 Run `python benchmarks/bare_loop.py artifacts/engines/fp16` after `dvc repro` with `runtime: onnxruntime` on a GPU.
 There are two bare loops: `queued` launches the next graph while the last one runs, as published figures do; `one by
-one` waits for each, so that the launch counts. Enginery's harness waits too, with copies around the compute, and
+one` waits for each, so that the launch counts. Enginewright's harness waits too, with copies around the compute, and
 measures the compute by events. First all are in one process together with PyTorch; then each is in its own process,
 where a graph is replayed faster (`python benchmarks/streams.py`). Exits 1 if the harness is more than 3 % off the
 queued loop.
@@ -20,18 +20,18 @@ import numpy as np
 import onnxruntime
 import torch
 
-from enginery.core.params.all import Params
-from enginery.data.feeds import BATCH
-from enginery.data.sample_set import SampleSet
-from enginery.engine.engine import Engine, open_engine
-from enginery.engine.machine import Machine
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes.onnxruntime_layout import layout_of
-from enginery.graph.interface import Interface
-from enginery.graph.onnx_file import load_graph
-from enginery.model.checkpoint import load_model
-from enginery.speed.contenders import pytorch_contender
-from enginery.speed.isolated import measure_engine_isolated
+from enginewright.core.params.all import Params
+from enginewright.data.feeds import BATCH
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.engine import Engine, open_engine
+from enginewright.engine.machine import Machine
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes.onnxruntime_layout import layout_of
+from enginewright.graph.interface import Interface
+from enginewright.graph.onnx_file import load_graph
+from enginewright.model.checkpoint import load_model
+from enginewright.speed.contenders import pytorch_contender
+from enginewright.speed.isolated import measure_engine_isolated
 
 ROUNDS, CALLS, MOST_OVERHEAD = 7, 100, 0.03
 MACHINE = Path("artifacts/machine.json")

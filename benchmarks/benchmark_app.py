@@ -1,14 +1,14 @@
-"""Compare Enginery's latency with that of OpenVINO's own benchmark_app, on the same typed ONNX file.
+"""Compare Enginewright's latency with that of OpenVINO's own benchmark_app, on the same typed ONNX file.
 
-Enginery times the engine that the pipeline built from the file, with the code of the benchmark stage. benchmark_app
+Enginewright times the engine that the pipeline built from the file, with the code of the benchmark stage. benchmark_app
 compiles the file with the same settings, because it cannot load the engine itself (2026.4.1 refuses every blob).
 Threads, batch profile, precision hint and kind of input are the same, and the input is placed once, before the timing.
 Measurements come in pairs, each in its own process, and the order alternates. The result is the median over the pairs
-of Enginery's median latency divided by benchmark_app's. Drift between pairs cancels within one.
+of Enginewright's median latency divided by benchmark_app's. Drift between pairs cancels within one.
 
     python benchmarks/benchmark_app.py --engine artifacts/engines/int8
 
-Expect a little over 1 where an inference is short: Enginery's time includes the call from Python, about 15
+Expect a little over 1 where an inference is short: Enginewright's time includes the call from Python, about 15
 microseconds, and benchmark_app's does not. The exit code is 1, with a sentence, where the two differ by more than 3 %.
 """
 
@@ -24,15 +24,15 @@ from statistics import median
 
 import numpy as np
 
-from enginery.core.files import sha256
-from enginery.core.params.inference import InferenceParams
-from enginery.data.feeds import BATCH
-from enginery.engine.engine import open_engine
-from enginery.engine.folder import RECORD
-from enginery.engine.record import EngineRecord
-from enginery.engine.this_machine import describe_machine
-from enginery.graph.interface import TensorSpec
-from enginery.speed.timing import median_seconds, race
+from enginewright.core.files import sha256
+from enginewright.core.params.inference import InferenceParams
+from enginewright.data.feeds import BATCH
+from enginewright.engine.engine import open_engine
+from enginewright.engine.folder import RECORD
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.this_machine import describe_machine
+from enginewright.graph.interface import TensorSpec
+from enginewright.speed.timing import median_seconds, race
 
 TOLERANCE = 0.03
 APP = Path(sys.executable).with_name("benchmark_app")
@@ -47,7 +47,7 @@ class Setting:
     seconds: int
 
 
-def enginery_milliseconds(setting: Setting) -> float:
+def enginewright_milliseconds(setting: Setting) -> float:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(time_engine, setting).result()
 
@@ -89,10 +89,10 @@ def app_milliseconds(setting: Setting) -> float:
 
 
 def compare(setting: Setting, app_first: bool) -> tuple[float, float]:
-    """Return the milliseconds of Enginery and of benchmark_app."""
-    sides = (enginery_milliseconds, app_milliseconds)
+    """Return the milliseconds of Enginewright and of benchmark_app."""
+    sides = (enginewright_milliseconds, app_milliseconds)
     measured = {side: side(setting) for side in (reversed(sides) if app_first else sides)}
-    return measured[enginery_milliseconds], measured[app_milliseconds]
+    return measured[enginewright_milliseconds], measured[app_milliseconds]
 
 
 def main() -> None:
@@ -114,7 +114,7 @@ def main() -> None:
     threads = options.threads or describe_machine("openvino").cores
 
     print(f"{options.engine}, {threads} threads, {options.repetitions} pairs of {options.seconds} s\n")
-    print("| batch | Enginery, ms | benchmark_app, ms | median ratio | ratios |")
+    print("| batch | Enginewright, ms | benchmark_app, ms | median ratio | ratios |")
     print("|---|---|---|---|---|", flush=True)
     misses = []
     for batch in options.batches:

@@ -1,7 +1,8 @@
-"""Compare Enginery's streamed entropy calibration with ONNX Runtime's calibrator: seconds and peak memory.
+"""Compare Enginewright's streamed entropy calibration with ONNX Runtime's calibrator: seconds and peak memory.
 
 Both find the thresholds of all float activations of one ONNX file (a torchvision model with random weights), with the
-same images in the same batches and 2,048 bins. Then Enginery runs on many more samples, and its memory must not grow.
+same images in the same batches and 2,048 bins. Then Enginewright runs on many more samples, and its memory must not
+grow.
 Each run has a new process; its peak memory is that process's VmHWM.
 
     python benchmarks/calibration.py
@@ -58,13 +59,13 @@ class Run:
 def export(name: str, size: int, path: Path) -> None:
     import torch
 
-    from enginery.core.params.build import Profile, Range
-    from enginery.core.params.model import ModelParams
-    from enginery.data.feeds import BATCH
-    from enginery.graph.onnx_file import save_graph
-    from enginery.graph.simplify import fold_constants, simplify_graph
-    from enginery.model.export import export_model
-    from enginery.model.factory import make_model
+    from enginewright.core.params.build import Profile, Range
+    from enginewright.core.params.model import ModelParams
+    from enginewright.data.feeds import BATCH
+    from enginewright.graph.onnx_file import save_graph
+    from enginewright.graph.simplify import fold_constants, simplify_graph
+    from enginewright.model.export import export_model
+    from enginewright.model.factory import make_model
 
     torch.manual_seed(0)
     model = make_model(ModelParams(source=name, arguments={}), classes=1000)
@@ -74,17 +75,17 @@ def export(name: str, size: int, path: Path) -> None:
     save_graph(fold_constants(simplify_graph(exported)), path)
 
 
-def run_enginery(model: Path, images: Images) -> Run:
-    from enginery.core.params.calibration import CalibrationParams
-    from enginery.graph.onnx_file import load_graph
-    from enginery.quantization.calibration.measure import measure
-    from enginery.quantization.calibration.thresholds import choose_amax
+def run_enginewright(model: Path, images: Images) -> Run:
+    from enginewright.core.params.calibration import CalibrationParams
+    from enginewright.graph.onnx_file import load_graph
+    from enginewright.quantization.calibration.measure import measure
+    from enginewright.quantization.calibration.thresholds import choose_amax
 
     params = CalibrationParams(method="entropy", percentile=99.99, bins=BINS, batch=images.batch, file=None)
     started = time.perf_counter()
     histograms = measure(load_graph(model), images, BINS)
     thresholds = [choose_amax(histogram, params) for histogram in histograms.values()]
-    return Run("Enginery", images.samples, len(thresholds), time.perf_counter() - started, peak_megabytes())
+    return Run("Enginewright", images.samples, len(thresholds), time.perf_counter() - started, peak_megabytes())
 
 
 def run_onnxruntime(model: Path, images: Images) -> Run:
@@ -153,8 +154,8 @@ def main() -> None:
         print(f"{options.model} at {options.size} pixels, batches of {options.batch}, entropy, {BINS} bins\n")
         print("| calibrator | samples | tensors | seconds | ms per sample | peak MB |")
         print("|---|---|---|---|---|---|", flush=True)
-        ours = show(in_own_process(run_enginery, model, few))
-        large = show(in_own_process(run_enginery, model, many))
+        ours = show(in_own_process(run_enginewright, model, few))
+        large = show(in_own_process(run_enginewright, model, many))
         theirs = None if options.skip_onnxruntime else show(in_own_process(run_onnxruntime, model, few))
 
     misses = []
@@ -167,11 +168,13 @@ def main() -> None:
     if theirs:
         speedup = theirs.seconds / ours.seconds
         print(
-            f"Enginery is {speedup:.1f} times as fast as ONNX Runtime, "
+            f"Enginewright is {speedup:.1f} times as fast as ONNX Runtime, "
             f"in {ours.megabytes / theirs.megabytes:.2f} times its memory."
         )
         if speedup < LEAST_SPEEDUP:
-            misses.append(f"Enginery is {speedup:.1f} times as fast as ONNX Runtime, and should be {LEAST_SPEEDUP:g}")
+            misses.append(
+                f"Enginewright is {speedup:.1f} times as fast as ONNX Runtime, and should be {LEAST_SPEEDUP:g}"
+            )
     if misses:
         sys.exit(f"Target missed: {'; '.join(misses)}.")
 

@@ -1,5 +1,5 @@
 """Measure what the machine itself gives: the work of `cluster.py` in independent processes, without Ray, each on a core
-of its own. Nothing is sent or merged. What a cluster does not reach of it, Ray and Enginery cost; what it does not
+of its own. Nothing is sent or merged. What a cluster does not reach of it, Ray and Enginewright cost; what it does not
 reach of so many times one process, shared cores, caches and memory cost.
 
     python benchmarks/cluster_ceiling.py --work calibrate --processes 4     # in the project's folder
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cluster_work import measuring, parts_of, running
 
-from enginery.data.parts import AT_ONCE
+from enginewright.data.parts import AT_ONCE
 
 SECONDS_TO_OPEN = 120.0  # after which others have failed
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from enginery.cli.recipes import overlay
-from enginery.core.params.all import Params
-from enginery.data.parts import Part, cut
-from enginery.data.sample_set import SampleSet
-from enginery.engine.in_parts import EngineWork
-from enginery.graph.as_written import GraphWork
-from enginery.quantization.calibration.measure import Measuring
+from enginewright.cli.recipes import overlay
+from enginewright.core.params.all import Params
+from enginewright.data.parts import Part, cut
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.in_parts import EngineWork
+from enginewright.graph.as_written import GraphWork
+from enginewright.quantization.calibration.measure import Measuring
 
 ROOT, ARTIFACTS = Path(__file__).parents[1], Path("artifacts")
 PRECISION = "int8"

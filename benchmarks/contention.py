@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from enginery.accuracy.records import Validation
-from enginery.engine.folder import RECORD
-from enginery.engine.machine import Machine
-from enginery.engine.record import EngineRecord
-from enginery.report.evidence import Evidence, Findings
-from enginery.report.noise import reasons
-from enginery.speed.engines_race import EnginesRace
-from enginery.speed.records import Benchmark, Trace
+from enginewright.accuracy.records import Validation
+from enginewright.engine.folder import RECORD
+from enginewright.engine.machine import Machine
+from enginewright.engine.record import EngineRecord
+from enginewright.report.evidence import Evidence, Findings
+from enginewright.report.noise import reasons
+from enginewright.speed.engines_race import EnginesRace
+from enginewright.speed.records import Benchmark, Trace
 
 PRECISION = "int8"
 ENGINE = Path("artifacts/engines") / PRECISION

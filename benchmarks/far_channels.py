@@ -47,16 +47,16 @@ def errors() -> Iterator[tuple[str, float, float]]:
     """Yield what each int8 graph loses."""
     import nncf
 
-    from enginery.core.params.precisions import PrecisionParams
-    from enginery.core.scratch import scratch_folder
-    from enginery.data.sample_set import SampleSet
-    from enginery.graph.as_written import run_optimized
-    from enginery.graph.onnx_file import load_graph
-    from enginery.quantization.calibration.auto import error_at_once, error_of
-    from enginery.quantization.dialect import dialect_of
-    from enginery.quantization.rescue.attempts import Attempts
-    from enginery.quantization.rescue.records import open_calibrated
-    from enginery.quantization.rescue.rescue import Trial
+    from enginewright.core.params.precisions import PrecisionParams
+    from enginewright.core.scratch import scratch_folder
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.graph.as_written import run_optimized
+    from enginewright.graph.onnx_file import load_graph
+    from enginewright.quantization.calibration.auto import error_at_once, error_of
+    from enginewright.quantization.dialect import dialect_of
+    from enginewright.quantization.rescue.attempts import Attempts
+    from enginewright.quantization.rescue.records import open_calibrated
+    from enginewright.quantization.rescue.rescue import Trial
 
     samples, validation = (SampleSet.open(zoo.made_at(f"samples/{name}")) for name in ("calibration", "validation"))
     given = open_calibrated(zoo.made_at("simplified"), zoo.made_at("calibrated"), samples)

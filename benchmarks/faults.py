@@ -24,11 +24,11 @@ import zoo
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from enginery.reduction.case import Case
-from enginery.reduction.reduce import Way, reduce_fault
+from enginewright.reduction.case import Case
+from enginewright.reduction.reduce import Way, reduce_fault
 
 if TYPE_CHECKING:
-    from enginery.core.precisions import PrecisionName
+    from enginewright.core.precisions import PrecisionName
 
 SECONDS = 600.0
 LIMIT = 0.02  # the relative error from which on a result is wrong
@@ -220,11 +220,11 @@ FAULTS: dict[str, Fault] = {
 
 def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.ModelProto, list[Feeds]]:
     """Return the graph of a whole network without the rewrites that avoid faults, and samples for it."""
-    from enginery.data.sample_set import SampleSet
-    from enginery.graph import simplify
-    from enginery.graph.onnx_file import load_graph
-    from enginery.quantization import in_dialect
-    from enginery.quantization.dialect import dialect_of
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.graph import simplify
+    from enginewright.graph.onnx_file import load_graph
+    from enginewright.quantization import in_dialect
+    from enginewright.quantization.dialect import dialect_of
     from stages.convert import convert
 
     simplify.SKIPPED.remove(ONE_PLACE)
@@ -250,9 +250,9 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
 
 def run_one(name: str, runtime: str, folder: Path) -> None:
     """Print a row."""
-    from enginery.core.params.build import BuildParams
-    from enginery.engine.target import target_of
-    from enginery.engine.this_machine import describe_machine
+    from enginewright.core.params.build import BuildParams
+    from enginewright.engine.target import target_of
+    from enginewright.engine.this_machine import describe_machine
 
     os.chdir(zoo.ROOT)
     tensorrt = BuildParams.read().tensorrt

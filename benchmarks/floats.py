@@ -20,7 +20,7 @@ import zoo
 from zoo_models import Row
 
 if TYPE_CHECKING:
-    from enginery.core.precisions import PrecisionName
+    from enginewright.core.precisions import PrecisionName
 
 ROWS = peers.HERE.parent / "docs" / "results" / "floats.jsonl"
 MODELS = (
@@ -41,9 +41,9 @@ SETTINGS = {
 
 def run_model(name: str, precisions: list["PrecisionName"], row_file: Path) -> None:
     """Race both graphs in each precision, and write the model's row: our time over the exported graph's, by batch."""
-    from enginery.core.cores import usable_cores
-    from enginery.data.sample_set import SampleSet
-    from enginery.engine.machine import Machine
+    from enginewright.core.cores import usable_cores
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.engine.machine import Machine
 
     peers.write_params(name, 0, "cpu")
     zoo.change_params(SETTINGS)

@@ -19,14 +19,14 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from enginery.core.params.benchmark import BenchmarkParams
-from enginery.core.params.build import BuildParams
-from enginery.core.params.inference import InferenceParams
-from enginery.data.sample_set import SampleSet
-from enginery.engine.runtimes import load_runtime
-from enginery.graph.interface import Blueprint, Interface
-from enginery.graph.read_interface import read_blueprint
-from enginery.regression.laps import AFTER, BEFORE, race_sides
+from enginewright.core.params.benchmark import BenchmarkParams
+from enginewright.core.params.build import BuildParams
+from enginewright.core.params.inference import InferenceParams
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.runtimes import load_runtime
+from enginewright.graph.interface import Blueprint, Interface
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.regression.laps import AFTER, BEFORE, race_sides
 
 BATCHES, SECONDS = (1, 8), 2.0
 

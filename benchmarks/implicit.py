@@ -11,7 +11,8 @@ must ask for no sample, another from TensorRT's own calibration on the same samp
 - in which types each engine's layers run, and how many layers only change a type or a layout;
 - how far each engine is from PyTorch over the validation set, and which thresholds of int8 it breaks;
 - milliseconds, each engine replayed as a CUDA graph, and how many times as fast as the engine with Q/DQ nodes it is by
-  the GPU's clock. An engine opened twice can be 3 % faster in one copy than in the other: enginery/regression/laps.py.
+  the GPU's clock. An engine opened twice can be 3 % faster in one copy than in the other:
+  enginewright/regression/laps.py.
 
 Exits 1 if an implicit engine could not be made as it should. It calibrates at the sizes that build.profile tunes for.
 """
@@ -34,32 +35,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from enginery.accuracy.agreement import broken_thresholds, compare
-from enginery.accuracy.results import agreement_of, measure
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.core.params.all import Params
-from enginery.core.paths import ARTIFACTS, CONVERTED, ENGINES, MACHINE, VALIDATION_SAMPLES
-from enginery.data.feeds import Outputs
-from enginery.data.run_all import run_all
-from enginery.data.sample_set import SampleSet, output_file
-from enginery.engine.engine import Engine, open_engine
-from enginery.engine.folder import RECORD, read_engine
-from enginery.engine.machine import Machine
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes.tensorrt import PLAN, TensorRT
-from enginery.graph.files import graph_sha256
-from enginery.graph.onnx_file import load_graph
-from enginery.graph.read_interface import read_blueprint
-from enginery.model.records import Reference
-from enginery.quantization.calibration.cache import LEVELS, read_cache
-from enginery.quantization.calibration.provenance import provided_provenance, require_tensors
-from enginery.quantization.quantize import quantized_activations
-from enginery.speed.benchmark import race_contenders
-from enginery.speed.machine_lock import whole_machine
-from enginery.speed.machine_pace import pace_meter
-from enginery.speed.timing import Timings, median_interval
-from enginery.tasks.choose import task_of
+from enginewright.accuracy.agreement import broken_thresholds, compare
+from enginewright.accuracy.results import agreement_of, measure
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.core.params.all import Params
+from enginewright.core.paths import ARTIFACTS, CONVERTED, ENGINES, MACHINE, VALIDATION_SAMPLES
+from enginewright.data.feeds import Outputs
+from enginewright.data.run_all import run_all
+from enginewright.data.sample_set import SampleSet, output_file
+from enginewright.engine.engine import Engine, open_engine
+from enginewright.engine.folder import RECORD, read_engine
+from enginewright.engine.machine import Machine
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes.tensorrt import PLAN, TensorRT
+from enginewright.graph.files import graph_sha256
+from enginewright.graph.onnx_file import load_graph
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.model.records import Reference
+from enginewright.quantization.calibration.cache import LEVELS, read_cache
+from enginewright.quantization.calibration.provenance import provided_provenance, require_tensors
+from enginewright.quantization.quantize import quantized_activations
+from enginewright.speed.benchmark import race_contenders
+from enginewright.speed.machine_lock import whole_machine
+from enginewright.speed.machine_pace import pace_meter
+from enginewright.speed.timing import Timings, median_interval
+from enginewright.tasks.choose import task_of
 
 SIMPLIFIED, OUR_CACHE = ARTIFACTS / "simplified" / "model.onnx", ARTIFACTS / "calibrated" / "calibration.cache"
 EXPLICIT, OURS, THEIRS = "with Q/DQ", "our cache", "TensorRT's cache"
@@ -88,7 +89,7 @@ class Implicit(TensorRT):
         for spec in blueprint.interface.inputs:
             profile.set_shape(spec.name, *[spec.at(like.profile.at("opt"))] * 3)
         if not config.set_calibration_profile(profile):
-            raise EngineryError(f"TensorRT refuses to calibrate at the sizes of build.profile: {self._why()}")
+            raise EnginewrightError(f"TensorRT refuses to calibrate at the sizes of build.profile: {self._why()}")
         with self._timing_cache(config, like.build):
             plan = self._build(builder, network, config)
         said = list(self._log.lines)
@@ -182,7 +183,7 @@ def compare_caches(cache: Path, params: Params, keep: Keep) -> None:
     try:
         given = params.calibration.model_copy(update={"file": str(cache)})
         require_tensors(provided_provenance(given, cache, read_cache(cache)), needed)
-    except EngineryError as error:  # that it is refused is an answer, too, and the scales are compared nevertheless
+    except EnginewrightError as error:  # that it is refused is an answer, too, and the scales are compared nevertheless
         answer = f"REFUSED: {error}"
     header, *lines = cache.read_text(encoding="utf-8").splitlines() or [""]
     pairs = [line.rsplit(":", 1) for line in lines if line.strip()]

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.accuracy.intervals import agreement_at, interval_of_drop
-from enginery.accuracy.records import Interval
-from enginery.core.params.boxes import BoxesParams
-from enginery.data.box_rows import COUNTED, NO_CLASS
-from enginery.tasks.choose import task_of
-from enginery.tasks.task import Task
+from enginewright.accuracy.intervals import agreement_at, interval_of_drop
+from enginewright.accuracy.records import Interval
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.data.box_rows import COUNTED, NO_CLASS
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.task import Task
 
 Array = NDArray[Any]
 CLASSES, SIDE, NUMBERS, ANSWERS, OBJECTS, OTHERS = 5, 16, 16, 8, 4, 3

@@ -1,8 +1,8 @@
 """Measure PyTorch on a GPU at batch sizes where launching its kernels takes most time, and what changes that time.
 
 Run `python benchmarks/launches.py artifacts/engines/fp32` after `dvc repro` on a GPU. One model, channels last and in
-TF32, runs in a bare loop that queues calls or waits for each, in Enginery's harness, and in the harness with something
-else in the process. All take turns in rounds.
+TF32, runs in a bare loop that queues calls or waits for each, in Enginewright's harness, and in the harness with
+something else in the process. All take turns in rounds.
 """
 
 import copy
@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from bare_loop import Loop, harness, one_by_one, open_here, queued
 
-from enginery.engine.gpu.nvml import GpuSampler
-from enginery.model.checkpoint import load_model
-from enginery.speed.contenders import pytorch_contender
+from enginewright.engine.gpu.nvml import GpuSampler
+from enginewright.model.checkpoint import load_model
+from enginewright.speed.contenders import pytorch_contender
 
 ROUNDS, BATCHES, BASELINE = 7, (1, 8, 32), "eager+channels_last"
 Way = Callable[[], float]

@@ -2,7 +2,8 @@
 
 `python benchmarks/max_autotune.py 8` runs on a GPU for batch 8, after `dvc repro weights`. Tuning takes minutes. The
 same kernels in fp16 and channels last run in a CUDA graph of this script, as `mode="max-autotune"` replays them itself,
-and as Enginery's harness calls that. `queued` calls wait for nothing, so their Python is hidden behind the GPU's work.
+and as Enginewright's harness calls that. `queued` calls wait for nothing, so their Python is hidden behind the
+GPU's work.
 `one by one` calls wait for the last one, so the Python between two events counts.
 """
 
@@ -14,8 +15,8 @@ from pathlib import Path
 import torch
 from bare_loop import captured, harness, one_by_one, queued
 
-from enginery.model.checkpoint import load_model
-from enginery.speed.contenders import pytorch_contender
+from enginewright.model.checkpoint import load_model
+from enginewright.speed.contenders import pytorch_contender
 
 
 def main() -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 from graphs import BATCHES, Noise, opened
 
-from enginery.core.params.build import BuildParams
-from enginery.engine.runtimes import load_runtime
-from enginery.graph.read_interface import read_blueprint
+from enginewright.core.params.build import BuildParams
+from enginewright.engine.runtimes import load_runtime
+from enginewright.graph.read_interface import read_blueprint
 
 TURNS, CALLS = 8, 4
 

@@ -28,12 +28,12 @@ import zoo
 from filelock import FileLock
 from zoo_models import GRAPH, needs_of
 
-from enginery.core.cores import usable_cores
+from enginewright.core.cores import usable_cores
 
 if TYPE_CHECKING:
-    from enginery.data.feeds import Feeds, Run
-    from enginery.data.sample_set import SampleSet
-    from enginery.engine.machine import Machine
+    from enginewright.data.feeds import Feeds, Run
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.engine.machine import Machine
 
 HERE = Path(__file__).parent
 ROWS = HERE.parent / "docs" / "results" / "peers.jsonl"
@@ -56,7 +56,7 @@ OWN: dict[str, dict[str, Any]] = {  # beside torchvision's: parameters of the tw
 }
 BATCHES = (1, 8)
 SECONDS, MINUTES = 3.0, 60
-OURS, FP32, NNCF, ORT = "Enginery", "Enginery fp32", "NNCF", "ONNX Runtime"
+OURS, FP32, NNCF, ORT = "Enginewright", "Enginewright fp32", "NNCF", "ONNX Runtime"
 Row = dict[str, Any]
 Call = Callable[[], object]
 Binder = Callable[["Feeds"], Call]
@@ -75,8 +75,8 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str, cores:
     write_params(name, epochs, device)
     zoo.prepare(lambda _, call: call())
 
-    from enginery.data.sample_set import SampleSet
-    from enginery.engine.machine import Machine
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.engine.machine import Machine
 
     for precision in ("fp32", "int8"):
         zoo.make_engine(precision, lambda _, call: call())
@@ -133,8 +133,8 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
 
 def our_engine(precision: str, here: "Machine") -> Contender:
     """Open ours with as many threads as the peers have: a race may have fewer cores than machine.json counts."""
-    from enginery.core.params.inference import InferenceParams
-    from enginery.engine.engine import open_engine
+    from enginewright.core.params.inference import InferenceParams
+    from enginewright.engine.engine import open_engine
 
     engine = open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read().on(usable_cores()))
     return Contender(engine.bind, engine.run)
@@ -212,11 +212,11 @@ def run_bound(bind: Binder, feeds: "Feeds") -> Any:
 
 def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yield what each contender's answers are worth, beside PyTorch's."""
-    from enginery.accuracy.agreement import compare
-    from enginery.accuracy.results import metric_of
-    from enginery.data.sample_set import output_file
-    from enginery.model.records import Reference
-    from enginery.tasks.choose import task_of
+    from enginewright.accuracy.agreement import compare
+    from enginewright.accuracy.results import metric_of
+    from enginewright.data.sample_set import output_file
+    from enginewright.model.records import Reference
+    from enginewright.tasks.choose import task_of
 
     name, *_ = Reference.read(zoo.made_at("reference/reference.json")).outputs
     wanted = np.load(zoo.made_at("reference") / output_file(0))
@@ -246,8 +246,8 @@ def race_all(makers: Makers, validation: "SampleSet") -> dict[str, Row]:
 
     Ours races each peer in laps, which open both anew: a copy of an engine is up to 3 % faster than another.
     """
-    from enginery.core.params.benchmark import BenchmarkParams
-    from enginery.regression.laps import AFTER, BEFORE, race_sides
+    from enginewright.core.params.benchmark import BenchmarkParams
+    from enginewright.regression.laps import AFTER, BEFORE, race_sides
 
     params = BenchmarkParams.read().model_copy(update={"batches": BATCHES, "seconds": SECONDS})
     found: dict[str, Row] = {str(batch): {} for batch in BATCHES}

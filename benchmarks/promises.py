@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from zoo_models import needs_of
 
 if TYPE_CHECKING:
-    from enginery.data.sample_set import SampleSet
-    from enginery.search.records import Search
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.search.records import Search
 
 NETWORKS = (
     "mobilenet_v3_small",
@@ -77,9 +77,9 @@ def prepare_network(name: str) -> None:
 
 def try_splits(splits: int, count: int) -> Iterator[Tried]:
     """Search in the project with one split after another."""
-    from enginery.data.sample_set import SampleSet
-    from enginery.graph.as_written import run_optimized
-    from enginery.graph.onnx_file import load_graph
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.graph.as_written import run_optimized
+    from enginewright.graph.onnx_file import load_graph
 
     everything = SampleSet.open(zoo.made_at("samples/validation"))
     exact = run_optimized(load_graph(zoo.made_at("simplified/model.onnx")))
@@ -104,7 +104,7 @@ def try_splits(splits: int, count: int) -> Iterator[Tried]:
 
 def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
     """Make these the calibration samples, and measure ranges and rescue with them."""
-    from enginery.data.sample_set import MANIFEST, TRUTH, input_file
+    from enginewright.data.sample_set import MANIFEST, TRUTH, input_file
     from stages.calibrate import calibrate
     from stages.rescue import rescue
 
@@ -122,7 +122,7 @@ def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
 
 def search_with(error: float) -> "Search":
     """Search with this relative error allowed, and convert."""
-    from enginery.search.records import Search
+    from enginewright.search.records import Search
     from stages.convert import convert
     from stages.search import search
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from enginery import open_engine
-from enginery.data.sample_set import SampleSet
+from enginewright import open_engine
+from enginewright.data.sample_set import SampleSet
 
 VALIDATION = Path("artifacts/samples/validation")
 

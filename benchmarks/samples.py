@@ -26,9 +26,9 @@ import numpy as np
 from calibration import in_own_process
 from PIL import Image
 
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.core.params.samples import SamplesParams
-from enginery.data.sample_set import input_file
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import SamplesParams
+from enginewright.data.sample_set import input_file
 
 PHOTO, DISTINCT, MANY, INTERVAL = (500, 375), 3000, 50_000, 0.01
 MOST_GROWTH = 0.05  # of the bytes of the images that were added
@@ -83,8 +83,8 @@ def watch_memory(readings: list[int]) -> Iterator[None]:
 
 
 def run_once(count: int, photos: Path, out: Path) -> Run:
-    from enginery.data.sources import open_source
-    from enginery.data.splits import write_split
+    from enginewright.data.sources import open_source
+    from enginewright.data.splits import write_split
 
     params = SamplesParams(source=str(photos), seed=0, validation=count, training=0, calibration=1, preprocessing=HOW)
     readings: list[int] = []

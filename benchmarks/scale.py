@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 from calibration import in_own_process, peak_megabytes
 
-from enginery.core.errors import EngineryError
-from enginery.data.manifest import Manifest
-from enginery.data.sample_set import MANIFEST, input_file, output_file
-from enginery.model.records import Reference
-from enginery.regression.measurements import read_measurements
-from enginery.report.line_fit import LARGEST_DEVIATION, Line, fit_line
-from enginery.speed.records import ENGINE
+from enginewright.core.errors import EnginewrightError
+from enginewright.data.manifest import Manifest
+from enginewright.data.sample_set import MANIFEST, input_file, output_file
+from enginewright.model.records import Reference
+from enginewright.regression.measurements import read_measurements
+from enginewright.report.line_fit import LARGEST_DEVIATION, Line, fit_line
+from enginewright.speed.records import ENGINE
 
 ARTIFACTS = Path("artifacts")
 MOST_MEMORY = 1.1
@@ -136,7 +136,7 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from enginery.report.figures import COLORS
+    from enginewright.report.figures import COLORS
 
     with plt.style.context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure, (time_axes, memory_axes, batch_axes) = plt.subplots(1, 3, figsize=(14, 3.8), layout="constrained")
@@ -202,5 +202,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (EngineryError, OSError) as error:
+    except (EnginewrightError, OSError) as error:
         sys.exit(f"scale: {error}")

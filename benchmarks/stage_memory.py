@@ -31,7 +31,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from enginery.core import process  # noqa: E402
+from enginewright.core import process  # noqa: E402
 
 SIDE, CLASSES, INTERVAL = 16, 1000, 0.1
 NETWORK = f"""
@@ -55,7 +55,7 @@ LIBRARIES = (
     "openvino",
     "pandas",
     "PIL.Image",
-    "enginery.pipeline.stage",
+    "enginewright.pipeline.stage",
 )
 
 
@@ -65,7 +65,7 @@ def make_project(folder: Path, samples: int, precision: str) -> None:
     (folder / "photos").mkdir(parents=True)
     (folder / "nets.py").write_text(NETWORK, encoding="utf-8")
     images = draw.integers(0, 256, (2 * samples, SIDE, SIDE, 3), np.uint8)
-    new = (sys.executable, "-m", "enginery.cli", "new", "--model", "nets:small", "--images", "data/images/many.npz")
+    new = (sys.executable, "-m", "enginewright.cli", "new", "--model", "nets:small", "--images", "data/images/many.npz")
     subprocess.run(["git", "init", "-q", folder], check=True)
     (folder / "data/images").mkdir(parents=True)
     np.savez(folder / "data/images/many.npz", images=images, labels=np.arange(2 * samples) % CLASSES)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from bare_loop import CALLS, images_for, open_here
 
-from enginery.engine.engine import Engine
-from enginery.engine.gpu.cuda import Buffer, Stream
-from enginery.model.checkpoint import load_model
+from enginewright.engine.engine import Engine
+from enginewright.engine.gpu.cuda import Buffer, Stream
+from enginewright.model.checkpoint import load_model
 
 BATCHES, STREAMS = (1, 8), 10
 AddedWork = Iterator[str]  # does more and more work on the GPU, and names each step

@@ -33,7 +33,7 @@ from ruamel.yaml import YAML
 from zoo_models import GRAPH, GROUPS, TRAINED, Row, needs_of, train_by_graph
 
 if TYPE_CHECKING:
-    from enginery.core.precisions import PrecisionName
+    from enginewright.core.precisions import PrecisionName
 
 ROOT = Path(__file__).parents[1]
 SETTINGS: dict[str, Any] = {
@@ -57,9 +57,9 @@ def run_model(
     """Run a model in the current folder. Its row is written after each step, so that a crash keeps the steps before."""
     import torch
 
-    from enginery.core.cores import usable_cores
-    from enginery.core.params.all import Params
-    from enginery.engine.this_machine import find_cpu
+    from enginewright.core.cores import usable_cores
+    from enginewright.core.params.all import Params
+    from enginewright.engine.this_machine import find_cpu
 
     where = f"{find_cpu().device_name}, {usable_cores()} cores, PyTorch {torch.__version__}"
     row: Row = {"model": name, "where": where, "precisions": {}, "nvidia": {}, "seconds": {}}
@@ -113,7 +113,7 @@ def lay_over_params(changes: Row) -> None:
 
 def change_params(changes: Row) -> None:
     """Change the params.yaml of the current folder."""
-    from enginery.cli.recipes import apply_recipe
+    from enginewright.cli.recipes import apply_recipe
 
     recipe = Path("recipe.yaml")
     with recipe.open("w") as file:
@@ -123,8 +123,8 @@ def change_params(changes: Row) -> None:
 
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, float]:
     """Run all stages before those of a precision, and return PyTorch's metrics, of which the first is judged."""
-    from enginery.core.params.all import Params
-    from enginery.model.records import Reference
+    from enginewright.core.params.all import Params
+    from enginewright.model.records import Reference
     from stages.calibrate import calibrate
     from stages.export import export
     from stages.machine import machine
@@ -195,7 +195,7 @@ def made_at(place: str) -> Path:
 
 def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> tuple[Path, Path]:
     """Run the stages that make an engine, and return the folders of its graph and of itself."""
-    from enginery.core.params.all import Params
+    from enginewright.core.params.all import Params
     from stages.build import build
     from stages.convert import convert
 
@@ -224,8 +224,8 @@ def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], ob
 
 def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> Row:
     """Make an engine, and say what validation finds."""
-    from enginery.accuracy.records import Validation
-    from enginery.engine.record import EngineRecord
+    from enginewright.accuracy.records import Validation
+    from enginewright.engine.record import EngineRecord
     from stages.validate import validate
 
     converted, engine = make_engine(precision, step)
@@ -248,7 +248,7 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
 
 def spared_in(converted: Path) -> Row:
     """Say how many layers a search left in floating point, and their share of the work, where it had a part."""
-    from enginery.search.records import SEARCH, Search
+    from enginewright.search.records import SEARCH, Search
 
     if not (converted / SEARCH).exists():
         return {}
@@ -258,10 +258,10 @@ def spared_in(converted: Path) -> Row:
 
 def nvidia_verdict(precision: "PrecisionName") -> str:
     """Parse and build the graph that TensorRT gets, and return `ok`; an error is raised."""
-    from enginery.core.params.all import Params
-    from enginery.engine.runtimes import load_runtime
-    from enginery.graph.read_interface import read_blueprint
-    from enginery.quantization.dialect import dialect_of
+    from enginewright.core.params.all import Params
+    from enginewright.engine.runtimes import load_runtime
+    from enginewright.graph.read_interface import read_blueprint
+    from enginewright.quantization.dialect import dialect_of
     from stages.convert import convert
 
     params = Params.read()
@@ -282,14 +282,14 @@ def race_engines(precisions: Sequence[str]) -> dict[str, float]:
     """Return how many times as fast as PyTorch eager each engine is: a rough number, from one short race of all."""
     import torch
 
-    from enginery.core.params.all import Params
-    from enginery.data.sample_set import SampleSet
-    from enginery.engine.engine import open_engine
-    from enginery.engine.machine import Machine
-    from enginery.model.checkpoint import load_model
-    from enginery.speed.benchmark import race_contenders
-    from enginery.speed.contenders import pytorch_contender
-    from enginery.speed.machine_pace import pace_meter
+    from enginewright.core.params.all import Params
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.engine.engine import open_engine
+    from enginewright.engine.machine import Machine
+    from enginewright.model.checkpoint import load_model
+    from enginewright.speed.benchmark import race_contenders
+    from enginewright.speed.contenders import pytorch_contender
+    from enginewright.speed.machine_pace import pace_meter
 
     params, here = Params.read(), Machine.read(made_at("machine.json"))
     inference = params.inference.model_copy(update={"threads": THREADS})
@@ -344,12 +344,12 @@ def side_by_side(models: Sequence[str], address: str, arguments: Sequence[str]) 
     """Run each model on one core of a cluster whose nodes have this commit. Nothing is timed: others run beside it."""
     import ray
 
-    from enginery.cluster.ray_cluster import require_answer
-    from enginery.core.errors import EngineryError
+    from enginewright.cluster.ray_cluster import require_answer
+    from enginewright.core.errors import EnginewrightError
 
     try:
         require_answer(address)  # Ray would try for minutes
-    except EngineryError as error:
+    except EnginewrightError as error:
         sys.exit(str(error).replace("cluster.address", "--cluster").partition(", or")[0])
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address=address, log_to_driver=False)
@@ -365,10 +365,10 @@ def side_by_side(models: Sequence[str], address: str, arguments: Sequence[str]) 
 
 
 def row_on_node(model: str, arguments: Sequence[str]) -> Row:
-    """Run this script there, as the clone that the node imports Enginery from has it."""
-    import enginery
+    """Run this script there, as the clone that the node imports Enginewright from has it."""
+    import enginewright
 
-    script = Path(enginery.__file__).parents[1] / "benchmarks" / "zoo.py"
+    script = Path(enginewright.__file__).parents[1] / "benchmarks" / "zoo.py"
     with tempfile.TemporaryDirectory() as scratch:
         rows = Path(scratch) / "rows.jsonl"
         command = [sys.executable, str(script), model, "--untimed", "--rows", str(rows), *arguments]

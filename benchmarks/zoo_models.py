@@ -139,7 +139,7 @@ def needs_of(name: str, epochs: int | None, device: str) -> Row:
 
 def _of_digits(name: str, epochs: int | None, device: str) -> Row:
     """A classifier learns the digits by `weights.source: train`, or on a GPU by gpu_training.py."""
-    from enginery.model.training import batch_norms
+    from enginewright.model.training import batch_norms
 
     on_gpu = device == GRAPH
     model, size, arguments = smallest(name, SIZES_THERE if on_gpu else SIZES)
@@ -168,8 +168,8 @@ def smallest(name: str, sizes: Sequence[int]) -> tuple["nn.Module", int, Row]:
     """Return the model, the first of the sizes whose images it takes, and the arguments that it needs for that."""
     import torch
 
-    from enginery.core.params.model import ModelParams
-    from enginery.model.factory import make_model
+    from enginewright.core.params.model import ModelParams
+    from enginewright.model.factory import make_model
 
     why: Exception
     for size in sizes:
@@ -192,10 +192,10 @@ def train_by_graph(training: Path) -> None:
     from filelock import FileLock
     from gpu_training import train_on_gpu
 
-    from enginery.core.params.all import Params
-    from enginery.data.sample_set import SampleSet
-    from enginery.model.factory import make_model
-    from enginery.model.training import known_labels
+    from enginewright.core.params.all import Params
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.model.factory import make_model
+    from enginewright.model.training import known_labels
 
     params, samples = Params.read(), SampleSet.open(training)
     how = params.weights.training
@@ -212,8 +212,8 @@ def _of_scenes(name: str, epochs: int | None, device: str) -> Row:
     """A segmenter or a detector learns scenes of digits, as recipes/scenes.py makes them."""
     import torch
 
-    from enginery.core.params.model import ModelParams
-    from enginery.model.factory import make_model
+    from enginewright.core.params.model import ModelParams
+    from enginewright.model.factory import make_model
     from recipes import scenes
 
     make_model(ModelParams(source=name, arguments={}), 10)  # says which detectors are refused, and why

@@ -135,8 +135,8 @@ def train_tokenizer(texts: list[str], file: Path) -> None:
 
 def train(known: list[Docstring], tokenizer: Path, steps: int, batch: int = 96) -> nn.Module:
     """Train so that of all sentences in a batch the one of the same docstring is the nearest."""
-    from enginery.core.params.text import TextPreprocessing
-    from enginery.data.texts import TextReader
+    from enginewright.core.params.text import TextPreprocessing
+    from enginewright.data.texts import TextReader
 
     torch.manual_seed(0)
     rng = np.random.default_rng(0)

@@ -19,4 +19,4 @@ def _is_installed(name):  # type: ignore[no-untyped-def]  # old Pythons, which e
 if not all(map(_is_installed, NEEDED)):
     if os.path.exists(OWN_PYTHON) and os.path.abspath(sys.executable) != OWN_PYTHON:
         os.execv(OWN_PYTHON, [OWN_PYTHON, *sys.orig_argv[1:]])
-    sys.exit("Enginery's packages are not in this Python: run `make repro`, or `source .venv/bin/activate` first")
+    sys.exit("Enginewright's packages are not in this Python: run `make repro`, or `source .venv/bin/activate` first")

@@ -4,9 +4,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from enginery.core.cores import read_usage, share_cores, threads_in_words
-from enginery.core.process import end_with_parent, outlive_crashes
-from enginery.core.streams import escape_what_is_printed
+from enginewright.core.cores import read_usage, share_cores, threads_in_words
+from enginewright.core.process import end_with_parent, outlive_crashes
+from enginewright.core.streams import escape_what_is_printed
 
 COMPUTING = ("weights", "reference", "calibrate", "rescue", "search")  # for long, with all cores
 RACING = ("benchmark", "race")  # PyTorch, which is to be as fast as it can be
@@ -22,7 +22,9 @@ if __name__ == "__main__":
     if name not in RACING:
         share_cores()
     before = read_usage()
-    from enginery.pipeline.stage import run_stage  # now, as its packages take a while, and Ctrl-C may come meanwhile
+    from enginewright.pipeline.stage import (
+        run_stage,
+    )  # now, as its packages take a while, and Ctrl-C may come meanwhile
 
     stage = getattr(import_module(f"stages.{name}"), name)
     if name in COMPUTING and (said := threads_in_words(before)):

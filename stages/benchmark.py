@@ -9,27 +9,34 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from enginery.cluster.ray_cluster import whole_node
-from enginery.core.files import new_folder
-from enginery.core.params.benchmark import EAGER, ONNXRUNTIME, Baseline, BenchmarkParams
-from enginery.core.params.inference import InferenceParams
-from enginery.data.feeds import Feeds
-from enginery.data.sample_set import SampleSet
-from enginery.engine.engine import open_engine
-from enginery.engine.folder import REFUSED, pass_on_refusal, read_engine
-from enginery.engine.gpu.nvml import GpuSampler
-from enginery.engine.machine import Machine
-from enginery.model.checkpoint import load_model
-from enginery.speed.benchmark import RAW_COLUMNS, Race, race_contenders, race_over_sizes, raw_rows, with_tuned_batches
-from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
-from enginery.speed.contention import ContentionWatch
-from enginery.speed.exported_times import FILE, write_exported_times
-from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
-from enginery.speed.machine_lock import whole_machine
-from enginery.speed.machine_pace import pace_meter
-from enginery.speed.records import ENGINE, LAUNCHED, Benchmark, Isolated
-from enginery.speed.throughput import engine_throughput
-from enginery.speed.timing import Contender
+from enginewright.cluster.ray_cluster import whole_node
+from enginewright.core.files import new_folder
+from enginewright.core.params.benchmark import EAGER, ONNXRUNTIME, Baseline, BenchmarkParams
+from enginewright.core.params.inference import InferenceParams
+from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.engine import open_engine
+from enginewright.engine.folder import REFUSED, pass_on_refusal, read_engine
+from enginewright.engine.gpu.nvml import GpuSampler
+from enginewright.engine.machine import Machine
+from enginewright.model.checkpoint import load_model
+from enginewright.speed.benchmark import (
+    RAW_COLUMNS,
+    Race,
+    race_contenders,
+    race_over_sizes,
+    raw_rows,
+    with_tuned_batches,
+)
+from enginewright.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
+from enginewright.speed.contention import ContentionWatch
+from enginewright.speed.exported_times import FILE, write_exported_times
+from enginewright.speed.isolated import measure_engine_isolated, pytorch_peak_memory
+from enginewright.speed.machine_lock import whole_machine
+from enginewright.speed.machine_pace import pace_meter
+from enginewright.speed.records import ENGINE, LAUNCHED, Benchmark, Isolated
+from enginewright.speed.throughput import engine_throughput
+from enginewright.speed.timing import Contender
 
 
 def benchmark(

@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from enginery.core.errors import EngineryError
-from enginery.core.files import new_folder
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.build import BuildParams
-from enginery.core.params.model import ModelParams
-from enginery.core.user_files import user_plugins
-from enginery.data.sample_set import TOKENIZER, SampleSet, checked_feeds
-from enginery.engine.build import build_engine
-from enginery.engine.folder import REFUSED
-from enginery.engine.polygraphy import write_comparison
-from enginery.engine.record import Refusal
-from enginery.engine.target import Target, lacking
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import new_folder
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.build import BuildParams
+from enginewright.core.params.model import ModelParams
+from enginewright.core.user_files import user_plugins
+from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
+from enginewright.engine.build import build_engine
+from enginewright.engine.folder import REFUSED
+from enginewright.engine.polygraphy import write_comparison
+from enginewright.engine.record import Refusal
+from enginewright.engine.target import Target, lacking
 
 
 def build(precision: str, converted: Path, target: Path, validation: Path, plugins: Path, engine: Path) -> None:
@@ -36,7 +36,7 @@ def build(precision: str, converted: Path, target: Path, validation: Path, plugi
             samples.cycled(params.profile.batch.min),
         )
         write_comparison(record, converted / "model.onnx", checked_feeds(samples, params.profile), engine)
-    except EngineryError as error:
+    except EnginewrightError as error:
         if not (without := lacking(wanted, precision)):
             raise
         why = f"compute capability {', '.join(without)} does not have {precision}; {error}"

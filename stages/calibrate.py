@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from enginery.cluster.ray_cluster import open_cluster
-from enginery.core.files import new_folder
-from enginery.core.params.calibration import CalibrationParams
-from enginery.core.user_files import user_calibration
-from enginery.data.sample_set import SampleSet
-from enginery.quantization.calibration.cache import read_cache, write_cache
-from enginery.quantization.calibration.calibrate import calibrate_graph
-from enginery.quantization.calibration.provenance import provided_provenance
-from enginery.quantization.calibration.sketch import Histograms
-from enginery.quantization.dialect import Dialect
+from enginewright.cluster.ray_cluster import open_cluster
+from enginewright.core.files import new_folder
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.core.user_files import user_calibration
+from enginewright.data.sample_set import SampleSet
+from enginewright.quantization.calibration.cache import read_cache, write_cache
+from enginewright.quantization.calibration.calibrate import calibrate_graph
+from enginewright.quantization.calibration.provenance import provided_provenance
+from enginewright.quantization.calibration.sketch import Histograms
+from enginewright.quantization.dialect import Dialect
 
 
 def calibrate(data: Path, simplified: Path, calibration: Path, dialect: Path, calibrated: Path) -> None:

@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import onnx
 
-from enginery.core.files import new_folder
-from enginery.core.params.precisions import Keep, PrecisionParams
-from enginery.core.precisions import PRECISIONS, QUANTIZED
-from enginery.core.text import first_few
-from enginery.data.feeds import Feeds
-from enginery.data.sample_set import SampleSet
-from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
-from enginery.graph.files import copy_graph
-from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginery.mixing.records import MIX, Mix
-from enginery.quantization.conversion import Conversion, require_kept_exist
-from enginery.quantization.dialect import Dialect
-from enginery.quantization.floats import left_in_floats
-from enginery.quantization.in_dialect import (
+from enginewright.core.files import new_folder
+from enginewright.core.params.precisions import Keep, PrecisionParams
+from enginewright.core.precisions import PRECISIONS, QUANTIZED
+from enginewright.core.text import first_few
+from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import SampleSet
+from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
+from enginewright.graph.files import copy_graph
+from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginewright.mixing.records import MIX, Mix
+from enginewright.quantization.conversion import Conversion, require_kept_exist
+from enginewright.quantization.dialect import Dialect
+from enginewright.quantization.floats import left_in_floats
+from enginewright.quantization.in_dialect import (
     Ingredients,
     cast_in_dialect,
     quantize_in_dialect,
@@ -28,9 +28,9 @@ from enginery.quantization.in_dialect import (
     rewritten,
     write_blocks_in_dialect,
 )
-from enginery.quantization.mixed import quantize_beside
-from enginery.quantization.rescue.records import RESCUE, Rescued, digest_of, open_rescued
-from enginery.search.records import SEARCH, spared_layers
+from enginewright.quantization.mixed import quantize_beside
+from enginewright.quantization.rescue.records import RESCUE, Rescued, digest_of, open_rescued
+from enginewright.search.records import SEARCH, spared_layers
 
 
 class Plan(NamedTuple):

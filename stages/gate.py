@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from enginery.core.errors import EngineryError
-from enginery.regression.verdict import Verdict
+from enginewright.core.errors import EnginewrightError
+from enginewright.regression.verdict import Verdict
 
 
 def gate(verdict: Path, summary: Path) -> None:
@@ -12,11 +12,13 @@ def gate(verdict: Path, summary: Path) -> None:
     failures = [f"{name}: {', '.join(why)}" for name, why in found.failures.items() if why]
     unsure = [f"{name}: {', '.join(why)}" for name, why in found.unsure.items()]
     if not found.failures:
-        raise EngineryError(f"{verdict} judges no precision, so that none is within its thresholds: run `dvc repro`")
+        raise EnginewrightError(
+            f"{verdict} judges no precision, so that none is within its thresholds: run `dvc repro`"
+        )
     if failures:
-        raise EngineryError(f"{'; '.join(failures)}. The report is complete: see {summary}")
+        raise EnginewrightError(f"{'; '.join(failures)}. The report is complete: see {summary}")
     if unsure:
-        raise EngineryError(
+        raise EnginewrightError(
             f"not enough samples to be sure, as validation.must_be_sure asks: {'; '.join(unsure)}. The report is "
             f"complete: see {summary}"
         )

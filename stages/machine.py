@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from enginery.core.params.all import Params
-from enginery.core.params.benchmark import ONNXRUNTIME
-from enginery.core.tasks import ChosenTask, is_own
-from enginery.core.user_files import (
+from enginewright.core.params.all import Params
+from enginewright.core.params.benchmark import ONNXRUNTIME
+from enginewright.core.tasks import ChosenTask, is_own
+from enginewright.core.user_files import (
     WEIGHTS_WITHOUT_FILE,
     user_calibration,
     user_checkpoint,
@@ -13,13 +13,13 @@ from enginery.core.user_files import (
     user_model,
     user_plugins,
 )
-from enginery.core.version import require_new_enough
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.engine.tools import describe_tools
-from enginery.model.user_code import files_named_in, fingerprint, fingerprint_of_task
-from enginery.pipeline.code import code_of_stages
-from enginery.quantization.dialect import dialect_of
+from enginewright.core.version import require_new_enough
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.tools import describe_tools
+from enginewright.model.user_code import files_named_in, fingerprint, fingerprint_of_task
+from enginewright.pipeline.code import code_of_stages
+from enginewright.quantization.dialect import dialect_of
 
 
 def machine(

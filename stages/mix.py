@@ -4,32 +4,32 @@ from pathlib import Path
 
 import onnx
 
-from enginery.cluster.ray_cluster import whole_node
-from enginery.core.errors import EngineryError
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.build import BuildParams
-from enginery.core.params.inference import InferenceParams
-from enginery.core.params.mix import MixParams
-from enginery.core.params.model import ModelParams
-from enginery.core.params.precisions import PrecisionParams
-from enginery.core.scratch import scratch_folder
-from enginery.core.user_files import user_plugins
-from enginery.data.sample_set import TOKENIZER, SampleSet
-from enginery.engine.build import build_engine
-from enginery.engine.folder import read_engine
-from enginery.engine.machine import Machine
-from enginery.engine.target import Target
-from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
-from enginery.graph.onnx_file import load_graph
-from enginery.mixing.blocks import Parts, parts_of
-from enginery.mixing.choice import Choice, choose
-from enginery.mixing.here import Here
-from enginery.mixing.in_words import in_words
-from enginery.mixing.make import Build, Maker
-from enginery.mixing.race import Races
-from enginery.mixing.records import Mix
-from enginery.mixing.source import for_compiler, is_searched, open_int8
-from enginery.mixing.traces import (
+from enginewright.cluster.ray_cluster import whole_node
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.build import BuildParams
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.mix import MixParams
+from enginewright.core.params.model import ModelParams
+from enginewright.core.params.precisions import PrecisionParams
+from enginewright.core.scratch import scratch_folder
+from enginewright.core.user_files import user_plugins
+from enginewright.data.sample_set import TOKENIZER, SampleSet
+from enginewright.engine.build import build_engine
+from enginewright.engine.folder import read_engine
+from enginewright.engine.machine import Machine
+from enginewright.engine.target import Target
+from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
+from enginewright.graph.onnx_file import load_graph
+from enginewright.mixing.blocks import Parts, parts_of
+from enginewright.mixing.choice import Choice, choose
+from enginewright.mixing.here import Here
+from enginewright.mixing.in_words import in_words
+from enginewright.mixing.make import Build, Maker
+from enginewright.mixing.race import Races
+from enginewright.mixing.records import Mix
+from enginewright.mixing.source import for_compiler, is_searched, open_int8
+from enginewright.mixing.traces import (
     Traces,
     layers_in_turns,
     layers_on_way,
@@ -38,13 +38,13 @@ from enginery.mixing.traces import (
     require_executed,
     trace_in_turns,
 )
-from enginery.mixing.ways import ways_worth_trying
-from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import NOTHING, Ingredients, rewritten
-from enginery.quantization.mixed import types_to_mix
-from enginery.search.checks import Checks
-from enginery.speed.machine_lock import whole_machine
-from enginery.tasks.choose import task_of
+from enginewright.mixing.ways import ways_worth_trying
+from enginewright.quantization.dialect import Dialect
+from enginewright.quantization.in_dialect import NOTHING, Ingredients, rewritten
+from enginewright.quantization.mixed import types_to_mix
+from enginewright.search.checks import Checks
+from enginewright.speed.machine_lock import whole_machine
+from enginewright.tasks.choose import task_of
 
 
 def mix(
@@ -69,7 +69,7 @@ def mix(
     types = types_to_mix(params.floating, keep, wanted)  # the first two have engines; a third one is fp32
     user_plugins(build.tensorrt.plugins, plugins)
     if not len(samples):
-        raise EngineryError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
+        raise EnginewrightError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
     for name in types[:2]:
         require_executed(read_engine(engines / name), precision)
     here = _here(Machine.read(machine), samples, build)

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import torch
 
-from enginery.cluster.ray_cluster import whole_node
-from enginery.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
-from enginery.core.params.inference import InferenceParams
-from enginery.core.precisions import PRECISIONS
-from enginery.data.feeds import Feeds
-from enginery.data.sample_set import SampleSet
-from enginery.engine.engine import open_engine
-from enginery.engine.folder import RECORD, read_engine
-from enginery.engine.machine import Machine
-from enginery.engine.record import EngineRecord
-from enginery.engine.target import differences
-from enginery.model.checkpoint import load_model
-from enginery.speed.benchmark import quoted_batch
-from enginery.speed.contenders import onnxruntime_session, pytorch_contender
-from enginery.speed.contention import ContentionWatch, contention_problems
-from enginery.speed.engines_race import Open, race_engines
-from enginery.speed.machine_lock import whole_machine
-from enginery.speed.timing import Contender
+from enginewright.cluster.ray_cluster import whole_node
+from enginewright.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.precisions import PRECISIONS
+from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.engine import open_engine
+from enginewright.engine.folder import RECORD, read_engine
+from enginewright.engine.machine import Machine
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.target import differences
+from enginewright.model.checkpoint import load_model
+from enginewright.speed.benchmark import quoted_batch
+from enginewright.speed.contenders import onnxruntime_session, pytorch_contender
+from enginewright.speed.contention import ContentionWatch, contention_problems
+from enginewright.speed.engines_race import Open, race_engines
+from enginewright.speed.machine_lock import whole_machine
+from enginewright.speed.timing import Contender
 
 
 def race(engines: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path) -> None:

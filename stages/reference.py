@@ -4,19 +4,19 @@ from pathlib import Path
 
 import numpy as np
 
-from enginery.accuracy.by_chance import answers_by_chance
-from enginery.accuracy.prepared_otherwise import doubt_about_preparation
-from enginery.cluster.ray_cluster import open_cluster
-from enginery.core.files import new_folder
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.build import Profile
-from enginery.core.params.model import ModelParams
-from enginery.data.run_all import outputs_on, run_all
-from enginery.data.sample_set import SampleSet, output_file
-from enginery.model.records import Reference
-from enginery.model.source_model import made_by, model_work, open_source_model
-from enginery.tasks.choose import task_of
-from enginery.tasks.detection import Detection
+from enginewright.accuracy.by_chance import answers_by_chance
+from enginewright.accuracy.prepared_otherwise import doubt_about_preparation
+from enginewright.cluster.ray_cluster import open_cluster
+from enginewright.core.files import new_folder
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.build import Profile
+from enginewright.core.params.model import ModelParams
+from enginewright.data.run_all import outputs_on, run_all
+from enginewright.data.sample_set import SampleSet, output_file
+from enginewright.model.records import Reference
+from enginewright.model.source_model import made_by, model_work, open_source_model
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.detection import Detection
 
 BATCH = 32
 

@@ -3,21 +3,21 @@
 import json
 from pathlib import Path
 
-from enginery.core.files import new_file, new_folder
-from enginery.core.params.all import Params
-from enginery.regression.history import read_history
-from enginery.regression.measurements import Measurements
-from enginery.regression.verdict import Verdict
-from enginery.report.background import gather_background
-from enginery.report.evidence import gather_findings
-from enginery.report.figures import draw_figures
-from enginery.report.metrics import metrics
-from enginery.report.page.examples import gather_examples
-from enginery.report.page.render import render_page
-from enginery.report.summary import write_summary
-from enginery.report.tables import latency_rows, tradeoff_rows
-from enginery.report.trend import TREND, draw_trend, trend_rows, trend_section
-from enginery.report.verdict import choose, doubt, failures_of, sentence
+from enginewright.core.files import new_file, new_folder
+from enginewright.core.params.all import Params
+from enginewright.regression.history import read_history
+from enginewright.regression.measurements import Measurements
+from enginewright.regression.verdict import Verdict
+from enginewright.report.background import gather_background
+from enginewright.report.evidence import gather_findings
+from enginewright.report.figures import draw_figures
+from enginewright.report.metrics import metrics
+from enginewright.report.page.examples import gather_examples
+from enginewright.report.page.render import render_page
+from enginewright.report.summary import write_summary
+from enginewright.report.tables import latency_rows, tradeoff_rows
+from enginewright.report.trend import TREND, draw_trend, trend_rows, trend_section
+from enginewright.report.verdict import choose, doubt, failures_of, sentence
 
 
 def report(

@@ -3,18 +3,18 @@
 import shutil
 from pathlib import Path
 
-from enginery.core.errors import EngineryError
-from enginery.core.files import new_folder
-from enginery.core.params.calibration import CalibrationParams
-from enginery.core.params.precisions import PrecisionParams, rescues_of
-from enginery.core.scratch import scratch_folder
-from enginery.data.sample_set import SampleSet
-from enginery.graph.onnx_file import load_graph
-from enginery.quantization.conversion import require_kept_exist
-from enginery.quantization.dialect import Dialect
-from enginery.quantization.rescue.attempts import Attempts
-from enginery.quantization.rescue.records import RESCUE, open_calibrated, write_rounded
-from enginery.quantization.rescue.rescue import BATCH, Trial, find_rescues
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import new_folder
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.core.params.precisions import PrecisionParams, rescues_of
+from enginewright.core.scratch import scratch_folder
+from enginewright.data.sample_set import SampleSet
+from enginewright.graph.onnx_file import load_graph
+from enginewright.quantization.conversion import require_kept_exist
+from enginewright.quantization.dialect import Dialect
+from enginewright.quantization.rescue.attempts import Attempts
+from enginewright.quantization.rescue.records import RESCUE, open_calibrated, write_rounded
+from enginewright.quantization.rescue.rescue import BATCH, Trial, find_rescues
 
 
 def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path, dialect: Path, rescued: Path) -> None:
@@ -23,7 +23,9 @@ def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path
     samples = SampleSet.open(calibration)
     given = open_calibrated(simplified, calibrated, samples)
     if not len(samples):
-        raise EngineryError(f"precisions.{precision}.rescue needs calibration samples, and samples.calibration is 0")
+        raise EnginewrightError(
+            f"precisions.{precision}.rescue needs calibration samples, and samples.calibration is 0"
+        )
     exact = load_graph(given.graph)
     require_kept_exist(keep, exact)
     with new_folder(rescued) as unfinished, scratch_folder() as scratch:

@@ -7,25 +7,25 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginery.cluster.ray_cluster import open_cluster
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.model import ModelParams
-from enginery.core.params.precisions import PrecisionParams
-from enginery.core.params.search import SearchParams
-from enginery.core.precisions import PRECISIONS
-from enginery.core.scratch import scratch_folder
-from enginery.data.sample_set import MANIFEST, SampleSet
-from enginery.graph.files import graph_sha256
-from enginery.graph.onnx_file import load_graph
-from enginery.quantization.calibration.answers import kept_answers
-from enginery.quantization.calibration.calibrate import ranges_by
-from enginery.quantization.calibration.provenance import Calibration, require_tensors
-from enginery.quantization.conversion import kept_nodes, require_kept_exist
-from enginery.quantization.dialect import Dialect
-from enginery.quantization.floats import doubt_in_words, floats_in_words, left_in_floats
-from enginery.quantization.in_dialect import (
+from enginewright.cluster.ray_cluster import open_cluster
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.model import ModelParams
+from enginewright.core.params.precisions import PrecisionParams
+from enginewright.core.params.search import SearchParams
+from enginewright.core.precisions import PRECISIONS
+from enginewright.core.scratch import scratch_folder
+from enginewright.data.sample_set import MANIFEST, SampleSet
+from enginewright.graph.files import graph_sha256
+from enginewright.graph.onnx_file import load_graph
+from enginewright.quantization.calibration.answers import kept_answers
+from enginewright.quantization.calibration.calibrate import ranges_by
+from enginewright.quantization.calibration.provenance import Calibration, require_tensors
+from enginewright.quantization.conversion import kept_nodes, require_kept_exist
+from enginewright.quantization.dialect import Dialect
+from enginewright.quantization.floats import doubt_in_words, floats_in_words, left_in_floats
+from enginewright.quantization.in_dialect import (
     Ingredients,
     is_written_here,
     nodes_in_floats,
@@ -33,20 +33,20 @@ from enginery.quantization.in_dialect import (
     rewritten,
     value_ranges,
 )
-from enginery.quantization.placement import arithmetic_nodes
-from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
-from enginery.quantization.rescue.rescue import confirming
-from enginery.quantization.work import shares_of_work
-from enginery.quantization.write_int8 import tensors_in_int8, write_int8
-from enginery.search.in_words import in_words
-from enginery.search.journal import Journal
-from enginery.search.on_cluster import OnCluster
-from enginery.search.records import Layer, Search
-from enginery.search.search import Answer, find_spared
-from enginery.search.switches import Rounding
-from enginery.search.trial import Trial
-from enginery.tasks.choose import task_of
-from enginery.tasks.task import Task
+from enginewright.quantization.placement import arithmetic_nodes
+from enginewright.quantization.rescue.records import digest_of, digests_of, open_rescued
+from enginewright.quantization.rescue.rescue import confirming
+from enginewright.quantization.work import shares_of_work
+from enginewright.quantization.write_int8 import tensors_in_int8, write_int8
+from enginewright.search.in_words import in_words
+from enginewright.search.journal import Journal
+from enginewright.search.on_cluster import OnCluster
+from enginewright.search.records import Layer, Search
+from enginewright.search.search import Answer, find_spared
+from enginewright.search.switches import Rounding
+from enginewright.search.trial import Trial
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.task import Task
 
 
 def search(
@@ -100,7 +100,7 @@ def _ingredients(
     """Return what the precision is made of, and its graph."""
     source, ranges, rounded, spared = open_rescued(simplified, calibrated, rescued, samples)
     if not len(samples):
-        raise EngineryError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
+        raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     keep, graph = PrecisionParams.read_for(precision).keep, load_graph(source)
     require_kept_exist(keep, graph)
     return Ingredients(source, ranges, samples.cycled(1), wanted, keep, spared, rounded), graph

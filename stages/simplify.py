@@ -3,16 +3,22 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from enginery.core.files import new_folder
-from enginery.core.params.build import Profile
-from enginery.data.sample_set import SampleSet, checked_feeds
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.check import check_at_each_size
-from enginery.graph.data_apart import is_large
-from enginery.graph.files import graph_bytes
-from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
-from enginery.graph.passes import rewrite_graph
-from enginery.graph.simplify import SIMPLIFY_LIMIT, Simplification, fold_constants, simplify_graph, simplify_large_graph
+from enginewright.core.files import new_folder
+from enginewright.core.params.build import Profile
+from enginewright.data.sample_set import SampleSet, checked_feeds
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.check import check_at_each_size
+from enginewright.graph.data_apart import is_large
+from enginewright.graph.files import graph_bytes
+from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
+from enginewright.graph.passes import rewrite_graph
+from enginewright.graph.simplify import (
+    SIMPLIFY_LIMIT,
+    Simplification,
+    fold_constants,
+    simplify_graph,
+    simplify_large_graph,
+)
 
 
 def simplify(exported: Path, validation: Path, simplified: Path) -> None:

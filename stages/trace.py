@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from enginery.cluster.ray_cluster import whole_node
-from enginery.core.params.inference import InferenceParams
-from enginery.data.sample_set import SampleSet
-from enginery.engine.folder import pass_on_refusal
-from enginery.engine.machine import Machine
-from enginery.speed.layer_times import trace_engine
-from enginery.speed.machine_lock import whole_machine
+from enginewright.cluster.ray_cluster import whole_node
+from enginewright.core.params.inference import InferenceParams
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.folder import pass_on_refusal
+from enginewright.engine.machine import Machine
+from enginewright.speed.layer_times import trace_engine
+from enginewright.speed.machine_lock import whole_machine
 
 
 def trace(precision: str, engine: Path, validation: Path, machine: Path, report: Path) -> None:

@@ -4,22 +4,22 @@ from pathlib import Path
 
 import numpy as np
 
-from enginery.accuracy.examples import EXAMPLES, Examples
-from enginery.accuracy.records import Validation
-from enginery.accuracy.validate import Elsewhere, Wanted, validate_engine
-from enginery.cluster.ray_cluster import open_cluster
-from enginery.core.files import new_folder
-from enginery.core.params.inference import InferenceParams
-from enginery.core.params.precisions import PrecisionParams
-from enginery.core.params.validation import ValidationParams
-from enginery.data.run_all import outputs_on
-from enginery.data.sample_set import SampleSet, output_file
-from enginery.engine.engine import open_engine
-from enginery.engine.folder import pass_on_refusal, require_made_of
-from enginery.engine.in_parts import EngineWork
-from enginery.engine.machine import Machine
-from enginery.graph.as_written import GraphWork
-from enginery.model.records import Reference
+from enginewright.accuracy.examples import EXAMPLES, Examples
+from enginewright.accuracy.records import Validation
+from enginewright.accuracy.validate import Elsewhere, Wanted, validate_engine
+from enginewright.cluster.ray_cluster import open_cluster
+from enginewright.core.files import new_folder
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.precisions import PrecisionParams
+from enginewright.core.params.validation import ValidationParams
+from enginewright.data.run_all import outputs_on
+from enginewright.data.sample_set import SampleSet, output_file
+from enginewright.engine.engine import open_engine
+from enginewright.engine.folder import pass_on_refusal, require_made_of
+from enginewright.engine.in_parts import EngineWork
+from enginewright.engine.machine import Machine
+from enginewright.graph.as_written import GraphWork
+from enginewright.model.records import Reference
 
 
 def validate(

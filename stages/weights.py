@@ -4,20 +4,20 @@ import math
 from contextlib import nullcontext
 from pathlib import Path
 
-from enginery.core.files import new_folder
-from enginery.core.params.model import ModelParams
-from enginery.core.params.weights import WeightsParams
-from enginery.core.user_files import user_model
-from enginery.data.sample_set import SampleSet
-from enginery.graph.files import graph_sha256
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.model.checkpoint import WEIGHTS, WEIGHTS_RECORD, save_weights
-from enginery.model.from_timm import differences
-from enginery.model.from_transformers import described, folder_of, require_its_tokenizer, require_room
-from enginery.model.records import Weights
-from enginery.model.source_model import GIVEN_GRAPH
-from enginery.model.user_code import warn_of_unwatched_code
-from enginery.model.weights import obtain_model
+from enginewright.core.files import new_folder
+from enginewright.core.params.model import ModelParams
+from enginewright.core.params.weights import WeightsParams
+from enginewright.core.user_files import user_model
+from enginewright.data.sample_set import SampleSet
+from enginewright.graph.files import graph_sha256
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.model.checkpoint import WEIGHTS, WEIGHTS_RECORD, save_weights
+from enginewright.model.from_timm import differences
+from enginewright.model.from_transformers import described, folder_of, require_its_tokenizer, require_room
+from enginewright.model.records import Weights
+from enginewright.model.source_model import GIVEN_GRAPH
+from enginewright.model.user_code import warn_of_unwatched_code
+from enginewright.model.weights import obtain_model
 
 
 def weights(data: Path, models: Path, training: Path, weights: Path) -> None:

@@ -13,21 +13,21 @@ from PIL import Image
 from support.pass_checks import model_of_text
 from support.warm_python import let_pytorch_read_its_operators_once
 
-from enginery.core.params.build import Axis, BuildParams, Profile, Range, TensorRTParams
-from enginery.core.params.inference import InferenceParams
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.core.params.samples import SamplesParams
-from enginery.data.manifest import Manifest, Sample
-from enginery.data.sample_set import MANIFEST, SampleSet, input_file
-from enginery.data.sources.folder import open_folder
-from enginery.data.splits import write_split
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.graph.onnx_file import save_graph
-from enginery.quantization.calibration import answers
-from enginery.search import journal
+from enginewright.core.params.build import Axis, BuildParams, Profile, Range, TensorRTParams
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import SamplesParams
+from enginewright.data.manifest import Manifest, Sample
+from enginewright.data.sample_set import MANIFEST, SampleSet, input_file
+from enginewright.data.sources.folder import open_folder
+from enginewright.data.splits import write_split
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.graph.onnx_file import save_graph
+from enginewright.quantization.calibration import answers
+from enginewright.search import journal
 
 CLASSES = 16
 SIZE = 8
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Keep what is imported by now, a million objects, out of each search for garbage that the tests bring about."""
-    if "enginery.model.export" in sys.modules:
+    if "enginewright.model.export" in sys.modules:
         let_pytorch_read_its_operators_once()
     gc.enable()
     gc.collect()

@@ -10,9 +10,9 @@ import simulated
 from moto.server import ThreadedMotoServer
 from support.checkout import PRECISIONS, Project, checkout, each, ran
 
-from enginery.fleet.answer import Answer
-from enginery.fleet.file import Fleet
-from enginery.fleet.page import as_text
+from enginewright.fleet.answer import Answer
+from enginewright.fleet.file import Fleet
+from enginewright.fleet.page import as_text
 
 LOOSE = {"cosine": 0, "relative_error": 10, "agreement": 0, "metric_drop": 1}
 KEPT = {"op_types": [], "nodes": []}
@@ -32,7 +32,7 @@ def network(parts):
 # This script answers as a target of a fleet does, and looks at the energy for a shorter time.
 ANSWER = """
 from functools import partial
-from enginery.fleet import here
+from enginewright.fleet import here
 
 here.energy_per_image = partial(here.energy_per_image, seconds=0)
 print(here.answer_here("t4", "abc").model_dump_json())
@@ -108,7 +108,7 @@ def test_another_method_reruns_calibration_and_int8_whose_engines_race_and_comin
     own.run("git", *AUTHOR, "commit", "--quiet", "--message", "by what it costs")
     own.set(**{"calibration.method": "max"})
     assert ran(own.repro()) == INT8_CHAIN | {"calibrate", "rescue@int8", "search@int8"}
-    raced = own.run("enginery", "compare", "HEAD", "reports", "--race", "--json")
+    raced = own.run("enginewright", "compare", "HEAD", "reports", "--race", "--json")
     assert raced.returncode in (0, 3, 4), raced.stderr  # of tiny engines on a busy machine, what it tells is chance
     figures = {(row["precision"], row["figure"]) for row in json.loads(raced.stdout)}
     assert ("fp32", "side by side, same file") in figures
@@ -174,7 +174,7 @@ def test_the_whole_pipeline_runs_with_tensorrt_and_a_precision_that_the_gpu_lack
     assert "bf16" not in metrics
     assert "Measured on Simulated GPU (compute capability 7.5, driver 590.10, CUDA 13.0)" in summary
     assert "were replayed as one CUDA graph" in summary
-    assert list((tmp_path / "enginery/timing").glob("Simulated-GPU_*.timings"))
+    assert list((tmp_path / "enginewright/timing").glob("Simulated-GPU_*.timings"))
     answered = own.run("python", "-c", ANSWER)
     assert answered.returncode == 0, answered.stderr
     assert re.findall(r"(?m)^Running stage '(.+)'", answered.stderr) == ["machine/dvc.yaml:machine"], "all has run"

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from support.results import accuracy, agreed
 
-from enginery.accuracy.agreement import SHARES, broken_thresholds, compare, origin_of_loss, spread
-from enginery.accuracy.records import Errors
-from enginery.accuracy.results import agreement_of, metric_of
-from enginery.core.params.precisions import Thresholds
-from enginery.tasks import task as tasks
-from enginery.tasks.choose import task_of
+from enginewright.accuracy.agreement import SHARES, broken_thresholds, compare, origin_of_loss, spread
+from enginewright.accuracy.records import Errors
+from enginewright.accuracy.results import agreement_of, metric_of
+from enginewright.core.params.precisions import Thresholds
+from enginewright.tasks import task as tasks
+from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.99, relative_error=0.05, agreement=0.95, metric_drop=0.01)
 PERFECT = Errors(max_abs=0, mean_abs=0, relative=0, cosine=1, worst_cosine=1, nonfinite=0)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from enginery.accuracy.by_chance import answers_by_chance
-from enginery.tasks.choose import task_of
+from enginewright.accuracy.by_chance import answers_by_chance
+from enginewright.tasks.choose import task_of
 
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(0, 10, 200)

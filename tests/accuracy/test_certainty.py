@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from support.results import accuracy, agreed
 
-from enginery.accuracy.certainty import MOST_SAMPLES, samples_needed, unsure_thresholds
-from enginery.accuracy.intervals import agreement_at, difference_of_shares, drop_at, share
-from enginery.accuracy.records import Interval
-from enginery.core.params.precisions import Thresholds
-from enginery.tasks.choose import task_of
+from enginewright.accuracy.certainty import MOST_SAMPLES, samples_needed, unsure_thresholds
+from enginewright.accuracy.intervals import agreement_at, difference_of_shares, drop_at, share
+from enginewright.accuracy.records import Interval
+from enginewright.core.params.precisions import Thresholds
+from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0, relative_error=1, agreement=0.995, metric_drop=0.005)
 ACCURACY, RMSE = task_of("classification").metrics[0], task_of("regression").metrics[1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginery.accuracy.examples import BETWEEN, as_image, beside
+from enginewright.accuracy.examples import BETWEEN, as_image, beside
 
 RED, GRAY = (200, 10, 20), (90, 90, 90)
 

@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest, bootstrap, kurtosis, sem, t
 
-from enginery.accuracy import intervals
-from enginery.accuracy.intervals import (
+from enginewright.accuracy import intervals
+from enginewright.accuracy.intervals import (
     Estimate,
     difference_of_shares,
     estimate,
@@ -17,8 +17,8 @@ from enginery.accuracy.intervals import (
     share,
     student,
 )
-from enginery.tasks.choose import task_of
-from enginery.tasks.task import Metric, mean
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.task import Metric, mean
 
 MEAN = Metric("mean", mean)
 RNG = np.random.default_rng(0)

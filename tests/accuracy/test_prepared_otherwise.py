@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from enginery.accuracy.prepared_otherwise import doubt_about_preparation
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import Range
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.data.manifest import Manifest, Sample
-from enginery.data.preprocessing import normalize
-from enginery.data.sample_set import MANIFEST, SampleSet, input_file
-from enginery.tasks.choose import task_of
+from enginewright.accuracy.prepared_otherwise import doubt_about_preparation
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Range
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.data.manifest import Manifest, Sample
+from enginewright.data.preprocessing import normalize
+from enginewright.data.sample_set import MANIFEST, SampleSet, input_file
+from enginewright.tasks.choose import task_of
 
 CLASSES, COUNT = 8, 80
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -120,7 +120,7 @@ def test_a_model_that_refuses_other_values_is_no_failure(tmp_path):
 
     def strict(feeds):
         if np.abs(feeds["input"]).max() > 1:
-            raise EngineryError("values from -1 to 1, please")
+            raise EnginewrightError("values from -1 to 1, please")
         return model(feeds)
 
     assert "with mean [0.5, 0.5, 0.5] and std [0.5, 0.5, 0.5] it would" in doubted(strict, samples)

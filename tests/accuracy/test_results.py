@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from enginery.accuracy.results import measure
-from enginery.core.params.precisions import Thresholds
-from enginery.tasks.choose import task_of
+from enginewright.accuracy.results import measure
+from enginewright.core.params.precisions import Thresholds
+from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0, relative_error=1, agreement=0, metric_drop=0.1)
 

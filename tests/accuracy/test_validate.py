@@ -4,19 +4,19 @@ import numpy as np
 import onnx
 import pytest
 
-from enginery.accuracy.by_chance import answers_by_chance
-from enginery.accuracy.examples import EXAMPLES, Examples, write_examples
-from enginery.accuracy.results import metric_of
-from enginery.accuracy.validate import Wanted, check_spot, spot_batches, validate_engine
-from enginery.core.params.build import Profile, Range
-from enginery.core.params.precisions import Thresholds
-from enginery.core.params.validation import ValidationParams
-from enginery.data.sample_set import SampleSet
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine
-from enginery.engine.target import target_of
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.tasks.choose import task_of
+from enginewright.accuracy.by_chance import answers_by_chance
+from enginewright.accuracy.examples import EXAMPLES, Examples, write_examples
+from enginewright.accuracy.results import metric_of
+from enginewright.accuracy.validate import Wanted, check_spot, spot_batches, validate_engine
+from enginewright.core.params.build import Profile, Range
+from enginewright.core.params.precisions import Thresholds
+from enginewright.core.params.validation import ValidationParams
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine
+from enginewright.engine.target import target_of
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.tasks.choose import task_of
 
 SPOTS = ValidationParams(spot_samples=7)
 STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, agreement=1, metric_drop=0)

@@ -1,4 +1,4 @@
-"""`enginery.build`: an engine from a model object, without a project."""
+"""`enginewright.build`: an engine from a model object, without a project."""
 
 import os
 import sys
@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-import enginery
-from enginery.api.inputs import calibration_arrays, example_arrays
+import enginewright
+from enginewright.api.inputs import calibration_arrays, example_arrays
 
 ROWS = np.arange(6.0).reshape(3, 2)
 
@@ -43,7 +43,7 @@ def samples():
 def test_a_model_becomes_an_engine_without_a_project(samples, tmp_path, capsys):
     model, folder, path = Twofold().train(), os.getcwd(), list(sys.path)
     batches = [(samples[at : at + 8], samples[at : at + 8], "a label") for at in range(0, 40, 8)]
-    with enginery.build(model, (samples[:4], samples[:4]), "int8", batches, folder=tmp_path / "engine") as engine:
+    with enginewright.build(model, (samples[:4], samples[:4]), "int8", batches, folder=tmp_path / "engine") as engine:
         got = engine.run({"left": samples[:6].numpy(), "right": samples[:6].numpy()})
     assert engine.record.executed == {"int8": 2}
     assert "int8: accuracy not measured: no labels or no scores, cosine 0.99" in capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_a_model_becomes_an_engine_without_a_project(samples, tmp_path, capsys):
     assert (os.getcwd(), sys.path) == (folder, path)
     wanted = model.eval()(samples[:6], samples[:6])["sum"].detach().numpy()
     np.testing.assert_allclose(got["sum"], wanted, atol=0.1)
-    with enginery.open_engine(tmp_path / "engine") as again:
+    with enginewright.open_engine(tmp_path / "engine") as again:
         np.testing.assert_array_equal(
             again.run({"left": samples[:6].numpy(), "right": samples[:6].numpy()})["sum"], got["sum"]
         )
@@ -59,14 +59,14 @@ def test_a_model_becomes_an_engine_without_a_project(samples, tmp_path, capsys):
 
 def test_an_engine_that_loses_much_breaks_no_threshold(samples, tmp_path, capsys):
     """There are none without params.yaml."""
-    with enginery.build(nn.Linear(32, 64), samples[:4], "nvfp4", 0 * samples + 1e-3, folder=tmp_path / "engine"):
+    with enginewright.build(nn.Linear(32, 64), samples[:4], "nvfp4", 0 * samples + 1e-3, folder=tmp_path / "engine"):
         said = capsys.readouterr().out
     assert "nvfp4: accuracy not measured" in said
     assert "THRESHOLD" not in said
 
 
 def test_no_sample_is_invented(samples):
-    with enginery.build(Unit(), samples[:8], "fp32") as engine:
+    with enginewright.build(Unit(), samples[:8], "fp32") as engine:
         got = engine.run({"points": samples[:8].numpy()})
     np.testing.assert_allclose(np.linalg.norm(*got.values(), axis=1), 1, atol=1e-5)
 
@@ -90,23 +90,23 @@ def test_no_sample_is_invented(samples):
         ),
         ({"precision": "int8", "calibration": [(ROWS[0], ROWS[0])]}, r"a batch of left is float32\[samples\], and"),
         ({"precision": "int8", "calibration": (np.ones((2, 32), int),) * 2}, "a batch of left is int64"),
-        ({"runtime": "trt"}, "enginery.build: runtime: input should be"),
+        ({"runtime": "trt"}, "enginewright.build: runtime: input should be"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(changes, sentence):
     folder, ones = os.getcwd(), np.ones((2, 32))
     given = {"model": Twofold(), "example_inputs": (ones, ones), "precision": "fp32"} | changes
-    with pytest.raises(enginery.EngineryError, match=sentence.replace("?", r"\?")):
-        enginery.build(**given)
+    with pytest.raises(enginewright.EnginewrightError, match=sentence.replace("?", r"\?")):
+        enginewright.build(**given)
     assert os.getcwd() == folder
 
 
 def test_a_light_installation_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr("enginery.api.build.NEEDED", ("not_installed",))
+    monkeypatch.setattr("enginewright.api.build.NEEDED", ("not_installed",))
     with pytest.raises(
-        enginery.EngineryError, match=r"build needs the package not_installed: pip install 'enginery\[pipe"
+        enginewright.EnginewrightError, match=r"build needs the package not_installed: pip install 'enginewright\[pipe"
     ):
-        enginery.build(Twofold(), np.ones((2, 32)))
+        enginewright.build(Twofold(), np.ones((2, 32)))
 
 
 @pytest.mark.parametrize(

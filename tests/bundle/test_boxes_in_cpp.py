@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from support.detectors import outputs_of
 
-from enginery.bundle.pages import render
-from enginery.core.params.boxes import BoxesParams
-from enginery.tasks.boxes import DISTINCT, PAIRS, find_boxes
-from enginery.tasks.detection import Detection
+from enginewright.bundle.pages import render
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.tasks.boxes import DISTINCT, PAIRS, find_boxes
+from enginewright.tasks.detection import Detection
 
 SIZE = (80, 120)
 MAIN = """

@@ -1,4 +1,4 @@
-"""`enginery bundle`: the content of the folder, its use without Enginery, and what is refused."""
+"""`enginewright bundle`: the content of the folder, its use without Enginewright, and what is refused."""
 
 import importlib.metadata
 import importlib.util
@@ -23,40 +23,40 @@ import simulated
 from google.protobuf import text_format
 from PIL import Image
 from ruamel.yaml import YAML
-from support.command import ROOT, enginery
+from support.command import ROOT, enginewright
 from support.pass_checks import model_of_text
 from support.plugins import plugin_library
 from support.project import build_project, judge, make_project
 from support.texts import write_tokenizer
 from support.warm_python import warm_python
 
-from enginery.bundle import licences, pages, write
-from enginery.bundle.gate import require_passed
-from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, render, standalone_preprocessing
-from enginery.bundle.triton import configuration, replayed_sizes
-from enginery.bundle.write import fill, write_bundle
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.core.params.build import Axis, Profile, Range
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.core.params.text import TextPreprocessing
-from enginery.data.manifest import Manifest, PreparedTexts
-from enginery.data.preprocessing import prepare
-from enginery.engine.engine import open_engine
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes.onnxruntime_layout import CHANNELS_LAST, write_layout
-from enginery.graph.interface import Interface, TensorSpec
+from enginewright.bundle import licences, pages, write
+from enginewright.bundle.gate import require_passed
+from enginewright.bundle.pages import REPLACED, preprocessing_for_bundle, render, standalone_preprocessing
+from enginewright.bundle.triton import configuration, replayed_sizes
+from enginewright.bundle.write import fill, write_bundle
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.core.params.build import Axis, Profile, Range
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.text import TextPreprocessing
+from enginewright.data.manifest import Manifest, PreparedTexts
+from enginewright.data.preprocessing import prepare
+from enginewright.engine.engine import open_engine
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes.onnxruntime_layout import CHANNELS_LAST, write_layout
+from enginewright.graph.interface import Interface, TensorSpec
 
 TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"
 MODEL = "resnet18-fp32"
 SIMULATED_ENGINE = """
 import sys
 from pathlib import Path
-from enginery.core.params.build import BuildParams
-from enginery.data.manifest import Manifest
-from enginery.engine.build import build_engine
-from enginery.engine.this_machine import describe_machine
-from enginery.engine.target import target_of
+from enginewright.core.params.build import BuildParams
+from enginewright.data.manifest import Manifest
+from enginewright.engine.build import build_engine
+from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.target import target_of
 onnx, build, manifest, folder, described, *tokenizer = sys.argv[1:]
 machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)
 Path(described).write_text(machine.model_dump_json())
@@ -146,7 +146,7 @@ def simulated_bundle(root, plugin_onnx, build, manifest, machine, *tokenizer):
 
 
 def bundled(root):
-    done = enginery("bundle", "fp32", cwd=root)
+    done = enginewright("bundle", "fp32", cwd=root)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"bundles/{MODEL}\n"
     return root / "bundles" / MODEL
@@ -230,7 +230,7 @@ def test_the_notice_invents_nothing(any_bundle):
     assert declared.get(runtime, licences.NOT_INSTALLED) in text
     first_entry = text.split("\n\n")[1]
     files, about = first_entry.splitlines()[:2]
-    assert about == "    files of Enginery: Apache-2.0, whose text is in LICENSE"
+    assert about == "    files of Enginewright: Apache-2.0, whose text is in LICENSE"
     named = {name.rstrip("/") for name in files.split(", ")}
     assert "cpp" in named
     assert named <= {"cpp"} | names_in(bundle)
@@ -254,22 +254,22 @@ def test_a_licence_is_named_as_declared_or_with_the_reason_why_it_is_not_known(m
     assert licences.licence_of("absent").startswith("not known, since it is not installed here")
 
 
-def test_a_bundle_carries_the_licence_of_enginery(any_bundle):
+def test_a_bundle_carries_the_licence_of_enginewright(any_bundle):
     _, bundle = any_bundle
     assert (bundle / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"] == licences.LICENCE
 
 
 @pytest.mark.parametrize("installed", ["as a wheel", "from a checkout", "not at all"])
-def test_the_text_of_the_licence_is_found_however_enginery_is_installed(monkeypatch, tmp_path, installed):
+def test_the_text_of_the_licence_is_found_however_enginewright_is_installed(monkeypatch, tmp_path, installed):
     """A wheel has it among its files; in a checkout it lies beside the package, even before pip installs that."""
-    package, text = tmp_path / "site" / "enginery" / "__init__.py", tmp_path / "site" / "LICENSE"
+    package, text = tmp_path / "site" / "enginewright" / "__init__.py", tmp_path / "site" / "LICENSE"
     package.parent.mkdir(parents=True)
-    monkeypatch.setattr(licences.enginery, "__file__", str(package))
+    monkeypatch.setattr(licences.enginewright, "__file__", str(package))
     text.write_text("of somebody else" if installed == "as a wheel" else "the text")
     found = []
     if installed == "as a wheel":
-        within = tmp_path / "site" / "enginery-1.dist-info" / "licenses" / "LICENSE"
+        within = tmp_path / "site" / "enginewright-1.dist-info" / "licenses" / "LICENSE"
         within.parent.mkdir(parents=True)
         within.write_text("the text")
         found = [SimpleNamespace(name="LICENSE", locate=lambda: within)]
@@ -277,21 +277,21 @@ def test_the_text_of_the_licence_is_found_however_enginery_is_installed(monkeypa
         (tmp_path / "site" / "pyproject.toml").touch()
     monkeypatch.setattr(licences.importlib.metadata, "files", lambda name: found)
     if installed == "not at all":
-        with pytest.raises(EngineryError, match="lacks its LICENSE, which belongs into a bundle"):
+        with pytest.raises(EnginewrightError, match="lacks its LICENSE, which belongs into a bundle"):
             licences.licence_text()
     else:
         assert licences.licence_text() == "the text"
 
 
 def run_example(bundle, *images, **more):
-    """Run the example as on another machine: from elsewhere, without Enginery on any given path."""
+    """Run the example as on another machine: from elsewhere, without Enginewright on any given path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
     program = (
         "import runpy, sys\n"
         f"sys.path.insert(0, {str(bundle)!r})\n"
         f"runpy.run_path({str(bundle / 'infer.py')!r}, run_name='__main__')\n"
         "used = {name.partition('.')[0] for name in sys.modules}\n"
-        "print('imported:', *sorted(used & {'enginery', 'stages', 'torch', 'onnx', 'pydantic', 'jinja2'}))\n"
+        "print('imported:', *sorted(used & {'enginewright', 'stages', 'torch', 'onnx', 'pydantic', 'jinja2'}))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, images)],
@@ -311,7 +311,7 @@ def require_same_answers(rows, photos, top1):
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
-def test_the_example_gives_the_answers_of_validation_without_enginery(request, runtime, photos, top1):
+def test_the_example_gives_the_answers_of_validation_without_enginewright(request, runtime, photos, top1):
     bundle = request.getfixturevalue(f"{runtime}_bundle")
     rows, imported = run_example(bundle, *sorted(photos.rglob("*.png")))
     require_same_answers(rows, photos, top1)
@@ -343,7 +343,7 @@ def test_the_example_says_how_it_is_used_and_what_it_cannot_read(openvino_bundle
 
 @pytest.mark.parametrize("bundle", ["tensorrt_bundle", "portable_bundle", "stripped_bundle"])
 def test_the_example_for_tensorrt_runs_on_a_simulated_gpu(request, bundle, photos, top1):
-    """The simulation checks calls, their order and memory, computes with ONNX Runtime, and itself imports Enginery."""
+    """The simulation checks calls, their order and memory, computes with ONNX Runtime, and imports Enginewright."""
     environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
     rows, imported = run_example(request.getfixturevalue(bundle), *sorted(photos.rglob("*.png")), **environment)
     require_same_answers(rows, photos, top1)
@@ -443,11 +443,11 @@ def test_the_examples_are_short_and_clean(any_bundle):
 
 
 def test_the_preprocessing_is_the_code_of_validation():
-    ours, theirs = (ROOT / "enginery/data/preprocessing.py").read_text(), standalone_preprocessing()
+    ours, theirs = (ROOT / "enginewright/data/preprocessing.py").read_text(), standalone_preprocessing()
     for line, plain in REPLACED.items():
         ours = ours.replace(line, plain)
     assert theirs == ours
-    assert "from enginery" not in theirs
+    assert "from enginewright" not in theirs
 
 
 @pytest.mark.parametrize(
@@ -753,11 +753,11 @@ def test_the_script_for_trtexec_finds_the_onnx_of_the_bundle(tensorrt_bundle):
 
 def refused(root, *arguments, precision="fp32"):
     before = names_in(root)
-    done = enginery("bundle", precision, *arguments, cwd=root)
+    done = enginewright("bundle", precision, *arguments, cwd=root)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert names_in(root) == before, "it left something behind, or took something away"
-    return line.removeprefix("enginery: ")
+    return line.removeprefix("enginewright: ")
 
 
 def rewrite(path, change):
@@ -824,7 +824,7 @@ def test_without_a_report_nothing_is_bundled(project, name):
     (project / name).unlink()
     assert f"{name} is missing: run `dvc repro`" in refused(project)
     (project / name).write_text("{}")
-    assert f"{name} is damaged or of another version of Enginery (" in refused(project)
+    assert f"{name} is damaged or of another version of Enginewright (" in refused(project)
 
 
 def test_outside_a_project_it_is_a_sentence(tmp_path):
@@ -875,7 +875,7 @@ def test_an_engine_that_changes_while_it_is_packed_is_refused(project, monkeypat
     monkeypatch.setattr(write, "fill", fill_and_change)
     if name == "engine.json":  # whole, but another one
         monkeypatch.setattr(write, "read_engine", lambda folder: None)
-    with pytest.raises(EngineryError, match="was changed while it was packed, as by `dvc repro`: pack it again"):
+    with pytest.raises(EnginewrightError, match="was changed while it was packed, as by `dvc repro`: pack it again"):
         write_bundle("fp32", None, Path("artifacts"), Path("reports"))
     assert not list(project.glob("bundles/*"))
 
@@ -894,7 +894,7 @@ def test_the_bundle_has_the_name_of_a_users_own_model(project, source, name):
     params["model"]["source"], params["weights"]["source"] = source, "given"
     params["benchmark"]["baselines"] = ["onnxruntime"]
     YAML(typ="safe").dump(params, project / "params.yaml")
-    done = enginery("bundle", "fp32", cwd=project)
+    done = enginewright("bundle", "fp32", cwd=project)
     assert (done.stdout, done.stderr) == (f"bundles/{name}-fp32\n", "")
     assert (project / f"bundles/{name}-fp32/triton/{name}-fp32/config.pbtxt").is_file()
 
@@ -910,7 +910,7 @@ def test_before_the_first_run_it_says_what_makes_the_engine(project):
 def test_out_chooses_the_folder(project, tmp_path):
     (tmp_path / "empty").mkdir()
     for place in (tmp_path / "deep" / "er", tmp_path / "empty"):
-        done = enginery("bundle", "fp32", "--out", place, cwd=project)
+        done = enginewright("bundle", "fp32", "--out", place, cwd=project)
         assert (done.returncode, done.stdout, done.stderr) == (0, f"{place}\n", "")
         assert (place / "bundle.json").exists()
 
@@ -921,9 +921,9 @@ def test_a_place_that_cannot_be_written_to_is_a_sentence(project):
 
 def test_all_templates_are_part_of_the_package():
     (pattern,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
-        "enginery.bundle"
+        "enginewright.bundle"
     ]
-    folder = ROOT / "enginery" / "bundle"
+    folder = ROOT / "enginewright" / "bundle"
     assert {path for path in pages.TEMPLATES.rglob("*") if path.is_file()} <= set(folder.glob(f"{pattern}/*")) | set(
         folder.glob(pattern)
     )
@@ -940,7 +940,7 @@ def test_a_bundle_says_that_its_engine_ran_as_another_type(tmp_path, built, tiny
     record["layers"] = [layer | {"precision": "bf16"} for layer in record["layers"]]
     path.write_text(json.dumps(record))
     project = make_project(tmp_path / "project", path.parent, tiny_onnx, machine)
-    done = enginery("bundle", "fp32", cwd=project)
+    done = enginewright("bundle", "fp32", cwd=project)
     assert (done.returncode, done.stdout) == (0, f"bundles/{MODEL}\n")
     assert done.stderr == "fp32 ran as bf16 where it was judged, and is never recommended\n"
     page = project / done.stdout.strip() / "README.md"
@@ -957,7 +957,7 @@ def test_what_the_report_doubts_is_in_the_bundle_and_on_stderr(project):
     rewrite(project / "reports/measurements.json", doubt)
     apart = "fp32 and int8 cannot be told apart on this machine today"
     rewrite(project / "reports/verdict.json", lambda found: found.update(recommended=None, doubt=f"{apart}."))
-    done = enginery("bundle", "fp32", cwd=project)
+    done = enginewright("bundle", "fp32", cwd=project)
     few, told, stolen = done.stderr.splitlines()
     assert few.startswith("not sure, the samples are too few: accuracy drop 0.10% may be above 0.20%")
     assert told == apart

@@ -12,23 +12,23 @@ import onnx
 import openvino
 import pytest
 from PIL import Image
-from support.command import ROOT, enginery
+from support.command import ROOT, enginewright
 from support.detectors import small_detector
 from support.pass_checks import model_of_text
 from support.project import make_project
 from support.texts import write_tokenizer
 
-from enginery.core.files import sha256
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.build import Axis, Profile, Range
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.core.params.text import TextPreprocessing
-from enginery.data.manifest import Manifest, PreparedTexts, Sample
-from enginery.data.sample_set import MANIFEST, input_file
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
+from enginewright.core.files import sha256
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.build import Axis, Profile, Range
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.text import TextPreprocessing
+from enginewright.data.manifest import Manifest, PreparedTexts, Sample
+from enginewright.data.sample_set import MANIFEST, input_file
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
 
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O0"]
 BATCH = Range(min=2, opt=2, max=4)
@@ -125,7 +125,7 @@ def made(kind, runtime, build, tmp_path, request):
     for index, array in enumerate(samples.values()):
         np.save(folder / input_file(index), array)
     manifest.write(folder / MANIFEST)
-    done = enginery("bundle", "fp32", "--out", "bundle", cwd=root)
+    done = enginewright("bundle", "fp32", "--out", "bundle", cwd=root)
     assert (done.returncode, done.stderr) == (0, "")
     return root / "bundle", engine
 
@@ -256,7 +256,7 @@ def test_on_another_cpu_the_graph_is_compiled_and_that_is_said(runtime, build, i
     (bundle / graph).write_text("no graph")
     done = subprocess.run([sys.executable, "infer.py"], cwd=bundle, capture_output=True, text=True)
     assert done.returncode == 1
-    cure = "make a bundle here by `dvc repro` and `enginery bundle fp32`"
+    cure = "make a bundle here by `dvc repro` and `enginewright bundle fp32`"
     assert f"{Path(graph).name} cannot be compiled here either, {cure}: " in done.stderr
 
 

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command import enginery
+from support.command import enginewright
 from support.project import make_project
 
-from enginery.bundle.signature import Signer
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
+from enginewright.bundle.signature import Signer
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
 
 
 def openssl(folder, *arguments):
@@ -38,7 +38,7 @@ def keys(tmp_path_factory):
 @pytest.fixture(scope="module")
 def signed(built, tiny_onnx, machine, keys, tmp_path_factory):
     root = make_project(tmp_path_factory.mktemp("signed") / "project", built, tiny_onnx, machine)
-    done = enginery("bundle", "fp32", "--sign", str(keys / "ours.pem"), "--out", "bundle", cwd=root)
+    done = enginewright("bundle", "fp32", "--sign", str(keys / "ours.pem"), "--out", "bundle", cwd=root)
     assert (done.returncode, done.stderr) == (0, "")
     return root / "bundle"
 
@@ -47,7 +47,7 @@ OLDEST = next(Path.home().glob(".pyenv/versions/3.8.*/bin/python"), None)
 
 
 def verify(bundle, *arguments, python=sys.executable):
-    """Run verify.py as the target does: without Enginery, and without its packages unless a key is given."""
+    """Run verify.py as the target does: without Enginewright, and without its packages unless a key is given."""
     isolated = ["-E", "-s"] if arguments else ["-E", "-s", "-S"]
     done = subprocess.run([python, *isolated, "verify.py", *arguments], cwd=bundle, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
@@ -150,7 +150,7 @@ def test_what_is_wrong_is_said(signed, keys, tmp_path, harm, key, said):
     ],
 )
 def test_a_key_that_cannot_sign_is_refused(keys, name, said):
-    with pytest.raises(EngineryError, match=said):
+    with pytest.raises(EnginewrightError, match=said):
         Signer(keys / name)
 
 

@@ -9,22 +9,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command import ROOT, enginery, on_a_terminal
+from support.command import ROOT, enginewright, on_a_terminal
 
-from enginery import __version__
-from enginery.engine.record import EngineRecord
+from enginewright import __version__
+from enginewright.engine.record import EngineRecord
 
 COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "fleet", "keep", "reduce", "refit", "upgrade")
 COLOUR = "\033["
 
 
 def test_without_arguments_it_prints_the_help():
-    done = enginery()
+    done = enginewright()
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == enginery("--help").stdout
+    assert done.stdout == enginewright("--help").stdout
     listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
     assert tuple(listed) == COMMANDS, "the usual order"
-    shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
+    shown = re.findall(r"(?m)^  (?:enginewright|dvc) (\w+)", done.stdout)
     assert shown == [
         "new",
         "doctor",
@@ -49,79 +49,79 @@ def test_without_arguments_it_prints_the_help():
 def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, missing, given, extra):
     (tmp_path / f"{missing}.py").write_text("raise ModuleNotFoundError(name=__name__)")
     shutil.copy(ROOT / "fleet.yaml", tmp_path)
-    done = enginery(*given, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    said = f"enginery: {given[0]} needs the package {missing}: pip install 'enginery[{extra}]'\n"
+    done = enginewright(*given, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    said = f"enginewright: {given[0]} needs the package {missing}: pip install 'enginewright[{extra}]'\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_shows_examples_and_exit_codes(command):
-    done = enginery(command, "--help")
+    done = enginewright(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     examples = done.stdout.split("examples:\n")[1]
-    assert f"  enginery {command}" in examples
+    assert f"  enginewright {command}" in examples
     assert re.search(r"[Ee]xits \d", examples)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_examples_in_the_help_can_be_parsed(command):
-    from enginery.cli.main import build_parser
+    from enginewright.cli.main import build_parser
 
     parser = build_parser()
-    examples = enginery(command, "--help").stdout.split("examples:\n")[1]
-    lines = re.findall(r"(?m)^  enginery (.*?)(?: \| .*|   .*)?$", examples)
+    examples = enginewright(command, "--help").stdout.split("examples:\n")[1]
+    lines = re.findall(r"(?m)^  enginewright (.*?)(?: \| .*|   .*)?$", examples)
     assert lines
     for line in lines:
-        assert parser.parse_args(line.split()).run.__module__ == f"enginery.cli.commands.{command}"
+        assert parser.parse_args(line.split()).run.__module__ == f"enginewright.cli.commands.{command}"
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_the_help_fits_a_terminal_of_80_columns(command):
-    shown = enginery(*command.split(), "--help", COLUMNS="80").stdout
+    shown = enginewright(*command.split(), "--help", COLUMNS="80").stdout
     assert max(map(len, shown.splitlines())) < 80
 
 
 @pytest.mark.parametrize("given", ["0", "few"])
 def test_a_count_must_be_one(given):
-    done = enginery("infer", "engine", "image.png", "--top", given)
+    done = enginewright("infer", "engine", "image.png", "--top", given)
     assert done.returncode == 2
     assert done.stderr.endswith(f"argument --top: {given} is no whole number from 1 on\n")
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("inspct", "inspect"), ("infere", "infer"), ("docter", "doctor")])
 def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(typed, meant):
-    done = enginery(typed, "x")
+    done = enginewright(typed, "x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"enginery: error: '{typed}' is no command; did you mean '{meant}'?" in done.stderr
+    assert f"enginewright: error: '{typed}' is no command; did you mean '{meant}'?" in done.stderr
 
 
 def test_an_unlike_command_is_answered_with_all():
-    assert "known here: new, doctor, inspect, infer, compare, bundle" in enginery("quux").stderr
+    assert "known here: new, doctor, inspect, infer, compare, bundle" in enginewright("quux").stderr
 
 
 def test_a_precision_in_place_of_a_folder_is_answered_with_the_folder(built, tmp_path):
     shutil.copytree(built, tmp_path / "artifacts" / "engines" / "fp32")
-    done = enginery("inspect", "fp32", cwd=tmp_path)
+    done = enginewright("inspect", "fp32", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.endswith("did you mean artifacts/engines/fp32?\n")
 
 
 def test_before_the_first_run_it_says_what_makes_engines(tmp_path):
     for command in (("inspect", "artifacts/engines/int8"), ("infer", "artifacts/engines/int8", "cat.jpg")):
-        done = enginery(*command, cwd=tmp_path)
+        done = enginewright(*command, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (1, "")
         wanted = "there is no engine artifacts/engines/int8: `dvc repro` makes one per precision, in artifacts/engines"
-        assert done.stderr == f"enginery: {wanted}\n"
+        assert done.stderr == f"enginewright: {wanted}\n"
 
 
 def test_the_version_is_that_of_the_project():
-    done = enginery("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"enginery {__version__}\n", "")
+    done = enginewright("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"enginewright {__version__}\n", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_is_a_script_of_the_shell(shell):
-    done = enginery("--print-completion", shell)
+    done = enginewright("--print-completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(command in done.stdout for command in COMMANDS)
     if shutil.which(shell):
@@ -132,10 +132,10 @@ def pressed(cwd, *lines):
     """Return what bash offers for each line when Tab is pressed at its end."""
     program = (
         'source /dev/stdin <<< "$SCRIPT"\n'
-        "complete -p enginery | grep -o -- '-F [a-z_]*'\n"
-        'press() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_enginery; echo "${COMPREPLY[@]}"; }\n'
-    ) + "".join(f"press enginery {line}\n" for line in lines)
-    script = enginery("--print-completion", "bash").stdout
+        "complete -p enginewright | grep -o -- '-F [a-z_]*'\n"
+        'press() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_enginewright; echo "${COMPREPLY[@]}"; }\n'
+    ) + "".join(f"press enginewright {line}\n" for line in lines)
+    script = enginewright("--print-completion", "bash").stdout
     done = subprocess.run(
         ["bash", "-c", program],
         cwd=cwd,
@@ -145,7 +145,7 @@ def pressed(cwd, *lines):
         timeout=60,
     )
     function, *offered = done.stdout.splitlines()
-    assert (function, done.stderr) == ("-F _shtab_enginery", "")
+    assert (function, done.stderr) == ("-F _shtab_enginewright", "")
     return [set(each.split()) for each in offered]
 
 
@@ -174,8 +174,8 @@ def test_completion_offers_nothing_where_there_is_nothing(tmp_path):
 TYPED_IN_ZSH = r"""
 zmodload zsh/zpty
 zpty shell TERM=dumb PS1= zsh -f -i
-zpty -w shell 'autoload -Uz compinit; compinit -u -D; eval "$SCRIPT"; enginery() { print "ran<$*>" }'
-zpty -w shell $'enginery insp\t \nenginery bundle fp1\t\nexit'
+zpty -w shell 'autoload -Uz compinit; compinit -u -D; eval "$SCRIPT"; enginewright() { print "ran<$*>" }'
+zpty -w shell $'enginewright insp\t \nenginewright bundle fp1\t\nexit'
 while zpty -r shell line; do print -r -- $line; done
 """
 
@@ -183,9 +183,9 @@ while zpty -r shell line; do print -r -- $line; done
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here: `apt-get install zsh` as root")
 def test_zsh_completes_what_the_documented_line_registers(tmp_path):
     """It runs on a terminal of its own, where Tab is pressed."""
-    assert '`eval "$(enginery --print-completion zsh)"`' in (ROOT / "docs/cli.md").read_text()
+    assert '`eval "$(enginewright --print-completion zsh)"`' in (ROOT / "docs/cli.md").read_text()
     (tmp_path / "artifacts/engines/fp16").mkdir(parents=True)
-    script = os.environ | {"SCRIPT": enginery("--print-completion", "zsh").stdout}
+    script = os.environ | {"SCRIPT": enginewright("--print-completion", "zsh").stdout}
     typed = ["zsh", "-f", "-c", TYPED_IN_ZSH]
     done = subprocess.run(typed, cwd=tmp_path, env=script, capture_output=True, text=True, timeout=60)
     assert re.findall(r"^ran<(.*?) *>", done.stdout, re.MULTILINE) == ["inspect", "bundle fp16"], done.stdout
@@ -193,16 +193,16 @@ def test_zsh_completes_what_the_documented_line_registers(tmp_path):
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here: `apt-get install fish` as root")
 def test_fish_completes_after_the_documented_line():
-    line = "enginery --print-completion fish | source"
+    line = "enginewright --print-completion fish | source"
     assert f"`{line}`" in (ROOT / "docs/cli.md").read_text()
     path = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    asked = ["fish", "--no-config", "-c", f"{line}; complete --do-complete 'enginery in'"]
+    asked = ["fish", "--no-config", "-c", f"{line}; complete --do-complete 'enginewright in'"]
     done = subprocess.run(asked, env=path, capture_output=True, text=True, timeout=60)
     assert (re.findall(r"(?m)^in\w+", done.stdout), done.stderr) == (["infer", "inspect"], ""), done.stdout
 
 
 def test_json_of_an_engine_is_its_record_and_what_follows_from_it(built):
-    done = enginery("inspect", built, "--json")
+    done = enginewright("inspect", built, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     record, told = EngineRecord.read(built / "engine.json"), json.loads(done.stdout)
     derived = {"executed": {"fp32": 3}, "share_as_asked": 1.0, "identity": record.identity}
@@ -214,19 +214,19 @@ def test_only_terminals_get_colours(tmp_path):
     assert COLOUR in on_a_terminal(*error, NO_COLOR="")
     assert COLOUR not in on_a_terminal(*error, NO_COLOR="1")
     assert COLOUR not in on_a_terminal(*error, TERM="dumb")
-    assert COLOUR not in enginery(*error).stderr
+    assert COLOUR not in enginewright(*error).stderr
     assert COLOUR in on_a_terminal("doctor", cwd=ROOT)
-    assert COLOUR not in enginery("doctor").stdout
+    assert COLOUR not in enginewright("doctor").stdout
 
 
 def test_a_closed_pipe_is_no_error(built):
-    command = f"{sys.executable} -m enginery.cli inspect {built} --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m enginewright.cli inspect {built} --json | head -c 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("{0\n", "")
 
 
 def test_help_and_completion_load_no_packages():
-    program = "import sys, enginery.cli.main as cli; cli.build_parser(); print(*sys.modules)"
+    program = "import sys, enginewright.cli.main as cli; cli.build_parser(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"numpy", "pandas", "onnx", "pydantic", "torch", "jinja2", "openvino"}
@@ -234,38 +234,38 @@ def test_help_and_completion_load_no_packages():
 
 def test_an_interrupt_is_a_sentence():
     program = (
-        "import sys, enginery.cli.doctor.environment\n"
+        "import sys, enginewright.cli.doctor.environment\n"
         "def interrupted(): raise KeyboardInterrupt\n"
-        "enginery.cli.doctor.environment.examine = interrupted\n"
-        "sys.argv = ['enginery', 'doctor']\n"
-        "from enginery.cli.main import main; main()"
+        "enginewright.cli.doctor.environment.examine = interrupted\n"
+        "sys.argv = ['enginewright', 'doctor']\n"
+        "from enginewright.cli.main import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "enginery: interrupted; nothing half-written was kept\n"
+    assert done.stderr == "enginewright: interrupted; nothing half-written was kept\n"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams_are_no_error(built, closed):
-    command = f"{sys.executable} -m enginery.cli inspect {built} {closed}"
+    command = f"{sys.executable} -m enginewright.cli inspect {built} {closed}"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_name_that_the_locale_cannot_write_is_escaped():
-    done = enginery("inspect", "caf\u00e9", PYTHONIOENCODING="ascii")
+    done = enginewright("inspect", "caf\u00e9", PYTHONIOENCODING="ascii")
     assert done.returncode == 1
-    assert done.stderr.startswith("enginery: there is no engine caf\\xe9")
+    assert done.stderr.startswith("enginewright: there is no engine caf\\xe9")
 
 
 @pytest.mark.parametrize("command", [["inspect", ""], ["infer", "", "image.png"], ["compare", "", "reports"]])
 def test_an_empty_path_is_not_the_present_folder(command):
-    done = enginery(*command)
+    done = enginewright(*command)
     assert done.returncode == 2
     assert "it is empty: was a variable of the shell not set?" in done.stderr
 
 
 def test_swapped_engine_and_images_give_a_message_about_the_engine(built, tmp_path):
-    done = enginery("infer", str(tmp_path), str(built))
+    done = enginewright("infer", str(tmp_path), str(built))
     assert done.returncode == 1
     assert f"{tmp_path} is not an engine's folder" in done.stderr

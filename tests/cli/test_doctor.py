@@ -1,4 +1,4 @@
-"""`enginery doctor`: whether `dvc repro` can run, as a user asks it in a project and outside of one."""
+"""`enginewright doctor`: whether `dvc repro` can run, as a user asks it in a project and outside of one."""
 
 import json
 import os
@@ -8,13 +8,13 @@ import subprocess
 import sys
 
 import pytest
-from support.command import ROOT, enginery
+from support.command import ROOT, enginewright
 
-from enginery.cli.doctor import environment as doctor
-from enginery.cli.doctor import machine as diagnosis
-from enginery.cli.doctor.environment import Check, State
-from enginery.core.params.all import Params
-from enginery.engine.runtimes import load_runtime
+from enginewright.cli.doctor import environment as doctor
+from enginewright.cli.doctor import machine as diagnosis
+from enginewright.cli.doctor.environment import Check, State
+from enginewright.core.params.all import Params
+from enginewright.engine.runtimes import load_runtime
 
 TOPICS = (
     "Python", "packages", "project", "git", "disk", "CPU", "GPU", "memory", "openvino", "onnxruntime", "tensorrt",
@@ -29,15 +29,15 @@ def version(name):
     return found(name)
 importlib.metadata.version = version
 sys.modules.update(dict.fromkeys(("onnx", "pydantic", "numpy", "shtab", "jinja2")))
-sys.argv = ["enginery", "doctor"]
-from enginery.cli.main import main
+sys.argv = ["enginewright", "doctor"]
+from enginewright.cli.main import main
 main()
 """
 
 
 @pytest.fixture
 def project(tmp_path):
-    """The files that DVC and Enginery look for, in a git repository."""
+    """The files that DVC and Enginewright look for, in a git repository."""
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copyfile(ROOT / name, tmp_path / name)
     (tmp_path / ".dvc").mkdir()
@@ -46,7 +46,7 @@ def project(tmp_path):
 
 
 def findings(cwd, **more):
-    done = enginery("doctor", "--json", cwd=cwd, **more)
+    done = enginewright("doctor", "--json", cwd=cwd, **more)
     document = json.loads(done.stdout)
     assert done.stderr == ""
     assert done.returncode == (0 if document["can_run"] else 1)
@@ -64,7 +64,7 @@ def test_where_the_pipeline_runs_nothing_is_wrong(project):
 
 
 def test_the_text_has_the_same_checks_and_a_verdict(project):
-    done = enginery("doctor", cwd=project)
+    done = enginewright("doctor", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
     rows = done.stdout.splitlines()
     assert [row.split()[1] for row in rows if row.startswith(("fine", "note"))] == list(TOPICS)
@@ -88,7 +88,8 @@ def test_a_mistake_in_params_is_found_before_dvc_runs(project):
     assert "runtime" in found["params.yaml"]["found"]
     assert "precisions" not in found
     assert (
-        enginery("doctor", cwd=project).stdout.splitlines()[-1] == "`dvc repro` cannot run here: first fix params.yaml."
+        enginewright("doctor", cwd=project).stdout.splitlines()[-1]
+        == "`dvc repro` cannot run here: first fix params.yaml."
     )
 
 
@@ -106,7 +107,7 @@ def test_outside_a_project_it_says_where_to_go(tmp_path):
     found = findings(tmp_path, GIT_CEILING_DIRECTORIES=str(tmp_path.parent))
     assert found["project"]["found"] == f"{tmp_path} has no dvc.yaml, params.yaml"
     assert found["params.yaml"]["remedy"] == "go to the root of the project"
-    assert found["project"]["remedy"] == "go to a project, or make one here: enginery new"
+    assert found["project"]["remedy"] == "go to a project, or make one here: enginewright new"
     assert found["git"]["state"] == "wrong"
     assert found["git"]["remedy"] == "clone the project, or: git init"
 
@@ -204,14 +205,14 @@ def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):
 
 def test_on_a_terminal_lines_are_wrapped_and_commands_are_not():
     long = Check("CPU", State.FINE, "avx2 " * 40, "pip" + " install" * 40)
-    first, *rest = enginery_lines(long)
+    first, *rest = enginewright_lines(long)
     assert first == "fine   CPU  " + "avx2 " * 16 + "avx2"
     assert all(line == " " * 12 + line.strip() for line in rest)
     assert rest[-1] == " " * 12 + "-> pip" + " install" * 40
     assert max(map(len, [first, *rest[:-1]])) <= 100
 
 
-def enginery_lines(finding):
+def enginewright_lines(finding):
     """Return the lines that a terminal of 100 columns without colours shows."""
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal, pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`enginery infer`: its answers, and what it feeds the engine."""
+"""`enginewright infer`: its answers, and what it feeds the engine."""
 
 import io
 import json
@@ -13,14 +13,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from support.command import ROOT, enginery, on_a_terminal
+from support.command import ROOT, enginewright, on_a_terminal
 
-from enginery.cli.inference.images import ImageReader, find_images, picture_files
-from enginery.cli.inference.infer import batch_size
-from enginery.cli.inference.task import require_readable
-from enginery.cli.inference.texts import find_texts
-from enginery.core.errors import EngineryError
-from enginery.engine.engine import open_engine
+from enginewright.cli.inference.images import ImageReader, find_images, picture_files
+from enginewright.cli.inference.infer import batch_size
+from enginewright.cli.inference.task import require_readable
+from enginewright.cli.inference.texts import find_texts
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.engine import open_engine
 
 NOBODY = 65534
 
@@ -69,7 +69,7 @@ def test_the_engine_is_fed_the_very_tensor_that_validation_fed_it(built, machine
 
 
 def test_the_best_classes_come_with_their_probabilities(built, images, photos, expected):
-    done = enginery("infer", built, *images, "--top", 3, "--json", "--threads", 1)
+    done = enginewright("infer", built, *images, "--top", 3, "--json", "--threads", 1)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["image"] for line in lines] == [str(path) for path in images]
@@ -83,7 +83,7 @@ def test_the_best_classes_come_with_their_probabilities(built, images, photos, e
 
 
 def test_a_folder_stands_for_all_images_below_it(built, photos, images):
-    done = enginery("infer", built, photos, "--top", 1)
+    done = enginewright("infer", built, photos, "--top", 1)
     assert (done.returncode, done.stderr) == (0, "")
     rows = done.stdout.splitlines()
     assert [row.split("   ")[0].strip() for row in rows] == [str(path) for path in images]
@@ -93,7 +93,7 @@ def test_a_folder_stands_for_all_images_below_it(built, photos, images):
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_the_batch_size_changes_no_answer(built, photos, size):
     """The engine takes 2 to 8: a batch of one is filled up, and so is the last one."""
-    whole, parts = (enginery("infer", built, photos, "--json", *more) for more in ((), ("--batch", size)))
+    whole, parts = (enginewright("infer", built, photos, "--json", *more) for more in ((), ("--batch", size)))
     assert parts.returncode == 0
     for one, other in zip(whole.stdout.splitlines(), parts.stdout.splitlines(), strict=True):
         one, other = json.loads(one), json.loads(other)
@@ -110,7 +110,7 @@ def test_a_broken_image_is_named_and_the_others_are_answered(built, images, tmp_
     (tmp_path / "text.png").write_text("no picture")
     (tmp_path / "cut.jpg").write_bytes(images[0].read_bytes()[:60])
     broken = [tmp_path / "text.png", tmp_path / "nothing.png", tmp_path / "cut.jpg"]
-    done = enginery("infer", built, broken[0], images[0], *broken[1:], images[1], "--top", 1)
+    done = enginewright("infer", built, broken[0], images[0], *broken[1:], images[1], "--top", 1)
     assert done.returncode == 5
     assert [row.split("   ")[0].strip() for row in done.stdout.splitlines()] == [str(path) for path in images[:2]]
     *named, total = done.stderr.splitlines()
@@ -122,7 +122,7 @@ def test_a_broken_image_is_named_and_the_others_are_answered(built, images, tmp_
 
 def test_a_broken_image_has_a_line_of_json(built, images, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
-    done = enginery("infer", built, tmp_path / "text.png", images[0], "--json")
+    done = enginewright("infer", built, tmp_path / "text.png", images[0], "--json")
     assert done.returncode == 5
     first, second = map(json.loads, done.stdout.splitlines())
     assert first.keys() == {"image", "error"}
@@ -132,16 +132,16 @@ def test_a_broken_image_has_a_line_of_json(built, images, tmp_path):
 
 def test_only_broken_images_are_no_crash(built, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
-    done = enginery("infer", built, tmp_path / "text.png")
+    done = enginewright("infer", built, tmp_path / "text.png")
     assert (done.returncode, done.stdout) == (5, "")
     assert done.stderr.splitlines()[-1] == "could not be read: 1 of 1 images"
 
 
 def refused(*arguments, **more):
-    done = enginery("infer", *arguments, **more)
+    done = enginewright("infer", *arguments, **more)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("enginery: ")
+    assert line.startswith("enginewright: ")
     return line
 
 
@@ -158,13 +158,13 @@ def test_a_batch_that_the_engine_does_not_take_is_a_sentence(built, images):
 @pytest.mark.parametrize("wrong", ["0", "-1", "many"])
 @pytest.mark.parametrize("option", ["--batch", "--top", "--threads"])
 def test_a_senseless_number_is_a_mistake_of_the_command_line(built, images, option, wrong):
-    done = enginery("infer", built, images[0], option, wrong)
+    done = enginewright("infer", built, images[0], option, wrong)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"argument {option}: " in done.stderr
 
 
 def test_more_classes_than_there_are_is_all_of_them(built, images):
-    done = enginery("infer", built, images[0], "--top", 1000, "--json")
+    done = enginewright("infer", built, images[0], "--top", 1000, "--json")
     assert len(json.loads(done.stdout)["top"]) == 16
 
 
@@ -202,14 +202,14 @@ def test_an_engine_that_is_no_classifier_of_images_is_refused(built, machine, in
     inputs = record.interface.inputs * 2
     pair = record.model_copy(update={"interface": record.interface.model_copy(update={"inputs": inputs})})
     refused = "its task, classification, needs an output that it can read, and for images one input, and it has input"
-    with pytest.raises(EngineryError, match=refused):
+    with pytest.raises(EnginewrightError, match=refused):
         require_readable(pair, built)
-    with pytest.raises(EngineryError, match="has no answers to show"):
+    with pytest.raises(EnginewrightError, match="has no answers to show"):
         require_readable(record.model_copy(update={"scores": "none"}), built)
     interface = record.interface
     varying = interface.outputs[0].model_copy(update={"shape": ("batch", "height//8")})
     pieces = record.model_copy(update={"interface": interface.model_copy(update={"outputs": (varying,)})})
-    with pytest.raises(EngineryError, match="has no answers to show"):
+    with pytest.raises(EnginewrightError, match="has no answers to show"):
         require_readable(pieces, built)
 
 
@@ -218,13 +218,13 @@ def test_scores_that_are_no_numbers_are_an_error(built, machine, inference, imag
         def run(self, feeds):
             return {name: array * np.nan for name, array in super().run(feeds).items()}
 
-    with open_engine(built, machine, inference) as engine, pytest.raises(EngineryError, match="are not all finite"):
+    with open_engine(built, machine, inference) as engine, pytest.raises(EnginewrightError, match="are not all finite"):
         list(ImageReader(Spoiled(engine), built).answer(images, top=1))
 
 
 def test_neither_torch_nor_pandas_is_loaded(built, images):
     program = (
-        "import sys; from pathlib import Path; from enginery.cli.inference.infer import infer\n"
+        "import sys; from pathlib import Path; from enginewright.cli.inference.infer import infer\n"
         f"infer(Path({str(built)!r}), [Path({str(images[0])!r})], 1, None, 1, True)\n"
         "print(*sorted({'torch', 'torchvision', 'pandas', 'sklearn', 'openvino'} & sys.modules.keys()))"
     )
@@ -236,16 +236,16 @@ def test_neither_torch_nor_pandas_is_loaded(built, images):
 def test_a_bar_is_drawn_only_where_it_is_not_between_answers(built, photos):
     assert "batches" not in on_a_terminal("infer", built, photos)
     assert "batches" in on_a_terminal("infer", built, photos, both=False)
-    assert "batches" not in enginery("infer", built, photos).stderr
+    assert "batches" not in enginewright("infer", built, photos).stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_a_folder_that_may_not_be_read_is_a_sentence(built):
     """root may read everything, so the process becomes that of nobody after its imports."""
     program = (
-        "import os, sys, enginery.cli.inference.infer\n"
-        "from enginery.cli.main import build_parser, main; build_parser()\n"
-        f"os.setuid({NOBODY}); sys.argv[0] = 'infer'; sys.argv.insert(0, 'enginery'); main()"
+        "import os, sys, enginewright.cli.inference.infer\n"
+        "from enginewright.cli.main import build_parser, main; build_parser()\n"
+        f"os.setuid({NOBODY}); sys.argv[0] = 'infer'; sys.argv.insert(0, 'enginewright'); main()"
     )
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
@@ -255,7 +255,7 @@ def test_a_folder_that_may_not_be_read_is_a_sentence(built):
         command = [sys.executable, "-c", program, str(engine), str(locked)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"enginery: {locked}: Permission denied\n"
+    assert done.stderr == f"enginewright: {locked}: Permission denied\n"
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_folder_that_may_not_be_read_is_a_sentence(built):
 def test_standard_input_names_images_or_holds_texts(given, content, found, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
     if isinstance(found, str):
-        with pytest.raises(EngineryError, match=found):
+        with pytest.raises(EnginewrightError, match=found):
             find_texts([given], SimpleNamespace(together=1))
     else:
         assert find_images([Path(given)]) == list(map(Path, found))
@@ -280,5 +280,5 @@ def test_standard_input_names_images_or_holds_texts(given, content, found, monke
 @pytest.mark.parametrize("folder", ["sub", "."])
 def test_pictures_are_written_over_no_image_that_was_given(folder, tmp_path):
     images = [tmp_path / "a.jpg", tmp_path / "sub" / "a.jpg"]
-    with pytest.raises(EngineryError, match="holds the images themselves: give another folder"):
+    with pytest.raises(EnginewrightError, match="holds the images themselves: give another folder"):
         picture_files(images, tmp_path / folder)

@@ -1,15 +1,15 @@
-"""`enginery keep` writes what a search found into params.yaml, and keeps its comments."""
+"""`enginewright keep` writes what a search found into params.yaml, and keeps its comments."""
 
 import shutil
 
 import pytest
 from support.paths import ROOT
 
-from enginery.cli.keep import RESCUED, SEARCHED, freeze_search
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.quantization.rescue.records import RESCUE, Rescue
-from enginery.search.records import Layer, Search, Step
+from enginewright.cli.keep import RESCUED, SEARCHED, freeze_search
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.quantization.rescue.records import RESCUE, Rescue
+from enginewright.search.records import Layer, Search, Step
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_was_found_is_kept_and_nothing_is_searched(project, tmp_path):
     assert params.precisions["int8"].made_from == "calibrated"
     assert params.precisions["int8"].keep.nodes == ("conv", r"blocks\.1/add")
     assert before.count("#") - after.count("#") <= 1, "the comment on search.int8.seconds goes with it"
-    with pytest.raises(EngineryError, match=r"params\.yaml searches nothing for 'int8': search has no precision"):
+    with pytest.raises(EnginewrightError, match=r"params\.yaml searches nothing for 'int8': search has no precision"):
         freeze_search("int8")
 
 
@@ -79,9 +79,9 @@ def test_nothing_is_written_where_nothing_was_spared(project, tmp_path):
 
 def test_without_a_search_nothing_is_kept(project, tmp_path):
     before = (tmp_path / "params.yaml").read_text()
-    with pytest.raises(EngineryError, match="searches nothing for 'fp16': search has int8"):
+    with pytest.raises(EnginewrightError, match="searches nothing for 'fp16': search has int8"):
         freeze_search("fp16")
     (SEARCHED / "int8.json").unlink()
-    with pytest.raises(EngineryError, match=r"int8\.json is missing: run `dvc repro`"):
+    with pytest.raises(EnginewrightError, match=r"int8\.json is missing: run `dvc repro`"):
         freeze_search("int8")
     assert (tmp_path / "params.yaml").read_text() == before

@@ -1,4 +1,4 @@
-"""`enginery new`: the pipeline in the user's own repository."""
+"""`enginewright new`: the pipeline in the user's own repository."""
 
 import json
 import re
@@ -10,15 +10,15 @@ import pytest
 from PIL import Image
 from ruamel.yaml import YAML
 from support.checkout import Project, ran
-from support.command import enginery
+from support.command import enginewright
 from support.paths import ROOT
 from support.small_project import planned_stages
 
-from enginery import __version__
-from enginery.cli.project.choices import Choices, take
-from enginery.cli.project.layout import FILES, TARGETS
-from enginery.cli.project.new import place_of_one
-from enginery.core.params.all import Params
+from enginewright import __version__
+from enginewright.cli.project.choices import Choices, take
+from enginewright.cli.project.layout import FILES, TARGETS
+from enginewright.cli.project.new import place_of_one
+from enginewright.core.params.all import Params
 
 GUESSED = {
     "preprocessing": {
@@ -41,7 +41,7 @@ def repository(tmp_path):
 
 
 def new(repository, *arguments):
-    done = enginery("new", *arguments, cwd=repository)
+    done = enginewright("new", *arguments, cwd=repository)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -52,8 +52,8 @@ def plan(*stages):
 
 def of_version(version):
     def prepare(root):
-        (root / ".enginery").mkdir()
-        (root / ".enginery/version").write_text(version)
+        (root / ".enginewright").mkdir()
+        (root / ".enginewright/version").write_text(version)
 
     return prepare
 
@@ -74,8 +74,8 @@ def test_a_project_with_a_network_and_images_of_its_own_is_laid_out(repository):
     assert len(list((repository / "data/images/photos").rglob("*.png"))) == 12
     assert (repository / "dvc.yaml").read_text() == (ROOT / "dvc.yaml").read_text()
     assert "# how many images engines are judged on" in (repository / "params.yaml").read_text()
-    workflow = YAML(typ="safe").load(repository / ".github/workflows/enginery.yml")
-    assert f"enginery[pipeline]=={__version__}" in str(workflow)
+    workflow = YAML(typ="safe").load(repository / ".github/workflows/enginewright.yml")
+    assert f"enginewright[pipeline]=={__version__}" in str(workflow)
     assert "working-directory': '.'" in str(workflow)
     again = new(repository, "--model", "nets:small")
     assert "made" not in again
@@ -88,7 +88,7 @@ def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
     (repository / ".gitignore").write_text("*.log")
     new(repository, "deploy")
     assert (repository / "deploy/.dvc").is_dir()
-    workflow = (repository / ".github/workflows/enginery-deploy.yml").read_text()
+    workflow = (repository / ".github/workflows/enginewright-deploy.yml").read_text()
     assert "working-directory: deploy\n" in workflow
     assert "path: deploy/.dvc/cache\n" in workflow
     assert (repository / ".gitignore").read_text() == "*.log"
@@ -128,7 +128,7 @@ def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
 )
 def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, params, copies):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr("enginery.cli.project.preparation.find_spec", lambda name: None)  # timm is not installed
+    monkeypatch.setattr("enginewright.cli.project.preparation.find_spec", lambda name: None)  # timm is not installed
     for name in ("best.pt", "net.onnx"):
         (repository / name).touch()
     (repository / "bert").mkdir()
@@ -140,10 +140,10 @@ def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, pa
     ("prepare", "arguments", "sentence"),
     [
         (lambda root: shutil.rmtree(root / ".git"), (), "is in no git repository"),
-        (plan("train"), (), "dvc.yaml is another pipeline: take a folder of its own, such as `enginery new "),
+        (plan("train"), (), "dvc.yaml is another pipeline: take a folder of its own, such as `enginewright new "),
         (plan("export", "build"), (), "dvc.yaml is another pipeline, whose stages build, export are called as ours: "),
-        (of_version("0.0.1"), (), "is of enginery 0.0.1, and "),
-        (of_version("99.0"), (), "is of enginery 99.0, and "),
+        (of_version("0.0.1"), (), "is of enginewright 0.0.1, and "),
+        (of_version("99.0"), (), "is of enginewright 99.0, and "),
         (lambda root: (root / "stages.py").touch(), (), "stages is a package, and the pipeline has one of this name"),
         (lambda root: None, ("--model", "nets.other:small"), "there is no nets/other.py in "),
         (lambda root: None, ("--model", "transformers:lost"), "transformers: lost does not exist; give a folder"),
@@ -159,7 +159,7 @@ def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, pa
 def test_what_cannot_be_is_one_sentence_and_nothing_is_written(repository, prepare, arguments, sentence):
     prepare(repository)
     before = sorted(repository.rglob("*"))
-    done = enginery("new", *arguments, cwd=repository)
+    done = enginewright("new", *arguments, cwd=repository)
     assert (done.returncode, done.stdout) == (1, "")
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
@@ -184,7 +184,7 @@ def test_models_beside_each_other_share_what_they_have_in_common(repository):
     planned = subprocess.run(["make", "-n", "all"], cwd=repository, capture_output=True, text=True).stdout
     commands = re.findall(r"(-m dvc repro|-C wide repro)", planned)
     assert commands == ["-m dvc repro", "-C wide repro", "-m dvc repro"]
-    for name in ("enginery", "enginery-wide"):
+    for name in ("enginewright", "enginewright-wide"):
         workflow = (repository / f".github/workflows/{name}.yml").read_text()
         assert "path: .dvc/cache\n" in workflow, "they share it"
 
@@ -220,7 +220,7 @@ def test_a_file_of_the_same_name_never_stands_in_for_another(repository):
         f"data/weights/{name}best.pt" for name in ("", "two-", "", "")
     ]
     assert [params.samples.source for params in sources] == [f"data/images/{name}a" for name in ("", "", "", "four-")]
-    done = enginery("new", "--name", "two", "--weights", "c/best.pt", cwd=repository)
+    done = enginewright("new", "--name", "two", "--weights", "c/best.pt", cwd=repository)
     assert (done.returncode, done.stdout) == (1, "")
     assert "data/weights/two-best.pt exists already, and is not c/best.pt: rename one of them" in done.stderr
 
@@ -234,12 +234,12 @@ def test_models_share_one_dvc_repository_also_where_the_first_has_a_name(reposit
 def test_a_makefile_of_the_owners_own_stays_and_so_does_what_comes_next(repository):
     (repository / "Makefile").write_text("test:\n\tpytest\n")
     assert new(repository).endswith("look at params.yaml, then python -m dvc repro\n")
-    assert not (repository / ".enginery/Makefile").exists()
-    (repository / ".enginery/version").write_text("0.1.0\n")
-    done = enginery("upgrade", cwd=repository)
+    assert not (repository / ".enginewright/Makefile").exists()
+    (repository / ".enginewright/version").write_text("0.1.0\n")
+    done = enginewright("upgrade", cwd=repository)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Makefile stays as it is: .enginery does not have it as it was laid out" in done.stdout
-    assert not (repository / ".enginery/Makefile").exists()
+    assert "Makefile stays as it is: .enginewright does not have it as it was laid out" in done.stdout
+    assert not (repository / ".enginewright/Makefile").exists()
 
 
 def test_no_model_is_called_as_a_target_of_the_makefile():

@@ -1,4 +1,4 @@
-"""`enginery new` says how samples become tensors, and where it has that from: it guesses nothing in silence."""
+"""`enginewright new` says how samples become tensors, and where it has that from: it guesses nothing in silence."""
 
 import json
 import re
@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from PIL import Image
-from support.command import enginery, on_a_terminal
+from support.command import enginewright, on_a_terminal
 from support.paths import ROOT
 
-from enginery.cli.project.preparation import of_factory, of_onnx, of_torchvision
-from enginery.core.params.all import Params
+from enginewright.cli.project.preparation import of_factory, of_onnx, of_torchvision
+from enginewright.core.params.all import Params
 
 # What `new` asks of timm 1.0.31, which is installed on few machines.
 TIMM = """
@@ -62,7 +62,7 @@ def repository(tmp_path):
 
 def laid_out(repository, *arguments, **environment):
     """Return what is said of params.yaml, and the parameters."""
-    done = enginery("new", *map(str, arguments), cwd=repository, **environment)
+    done = enginewright("new", *map(str, arguments), cwd=repository, **environment)
     assert done.returncode == 0, done.stderr
     said = re.search(r"set in params\.yaml:\n((?:  .*\n)+)", done.stdout)
     return said[1].splitlines() if said else [], Params.read(repository / "params.yaml")
@@ -98,7 +98,7 @@ def test_timm_knows_how_its_models_want_images(repository):
     ],
 )
 def test_a_name_that_timm_does_not_know_is_refused(repository, name, sentence):
-    done = enginery("new", "--model", f"timm:{name}", cwd=repository, **with_timm(repository))
+    done = enginewright("new", "--model", f"timm:{name}", cwd=repository, **with_timm(repository))
     assert (done.returncode, done.stdout) == (1, "")
     assert sentence in done.stderr
 
@@ -181,7 +181,7 @@ def test_what_a_factory_says_must_be_written_out_and_possible(repository):
         "small.preprocessing = {'means': [1, 1, 1]}": "means is not a parameter; did you mean 'mean'?",
     }.items():
         (repository / "nets.py").write_text(f"\n\n\ndef small(): ...\n{text}\n")
-        done = enginery("new", "--model", "nets:small", "--size", "32", cwd=repository)
+        done = enginewright("new", "--model", "nets:small", "--size", "32", cwd=repository)
         assert (done.returncode, sentence in done.stderr) == (1, True), done.stderr
 
 
@@ -229,7 +229,7 @@ def test_arrays_that_are_no_pixels_are_taken_as_they_are(repository, name, array
 def test_a_file_that_is_no_numpy_file_is_refused(repository):
     for name in ("broken.npz", "broken.npy"):
         (repository / name).write_bytes(b"nothing")
-        done = enginery("new", "--images", name, cwd=repository)
+        done = enginewright("new", "--images", name, cwd=repository)
         assert (done.returncode, f"--images {name} cannot be read as a NumPy file" in done.stderr) == (1, True)
 
 

@@ -6,10 +6,10 @@ import pytest
 from dvc.utils.hydra import apply_overrides
 from support.paths import ROOT
 
-from enginery.cli import recipes
-from enginery.cli.recipes import apply_recipe
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
+from enginewright.cli import recipes
+from enginewright.cli.recipes import apply_recipe
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
 
 READY = sorted((ROOT / "recipes").glob("*.yaml"))
 
@@ -100,7 +100,7 @@ def test_a_recipe_is_laid_over_what_an_experiment_left(recipe, params_file):
 )
 def test_an_invalid_recipe_leaves_the_parameters_untouched(recipe, params_file, text, wanted):
     before = params_file.read_bytes()
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         apply_recipe(recipe(text), params_file)
     assert wanted in str(caught.value)
     assert ".tmp" not in str(caught.value)
@@ -109,7 +109,7 @@ def test_an_invalid_recipe_leaves_the_parameters_untouched(recipe, params_file, 
 
 
 def test_a_missing_recipe_is_named(params_file, tmp_path):
-    with pytest.raises(EngineryError, match=r"nowhere\.yaml does not exist"):
+    with pytest.raises(EnginewrightError, match=r"nowhere\.yaml does not exist"):
         apply_recipe(tmp_path / "nowhere.yaml", params_file)
 
 

@@ -1,4 +1,4 @@
-"""`enginery upgrade`: a project follows a newer version, and its owner's changes stay."""
+"""`enginewright upgrade`: a project follows a newer version, and its owner's changes stay."""
 
 import shutil
 import subprocess
@@ -6,18 +6,18 @@ import sys
 
 import pytest
 from packaging.version import Version
-from support.command import enginery
+from support.command import enginewright
 from support.warm_python import warm_python
 
-from enginery import __version__
-from enginery.cli.project import merge_params as merging
-from enginery.cli.project import upgrade as upgrading
-from enginery.cli.project.layout import FILES
-from enginery.cli.project.params_lines import in_pieces, joined, lines_of
-from enginery.cli.project.runs_again import runs_again
-from enginery.cli.project.upgrade import upgrade_project
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
+from enginewright import __version__
+from enginewright.cli.project import merge_params as merging
+from enginewright.cli.project import upgrade as upgrading
+from enginewright.cli.project.layout import FILES
+from enginewright.cli.project.params_lines import in_pieces, joined, lines_of
+from enginewright.cli.project.runs_again import runs_again
+from enginewright.cli.project.upgrade import upgrade_project
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
 
 PARAMS, PLAN = (FILES / "params.yaml").read_text(), (FILES / "pipeline.yaml").read_text()
 # What an earlier version had in place of some lines.
@@ -40,8 +40,8 @@ def laid_out(tmp_path_factory):
     """A project of an earlier version, as it was laid out."""
     root = tmp_path_factory.mktemp("laid-out")
     subprocess.run(["git", "init", "-q", root], check=True)
-    assert enginery("new", "--model", "resnet18", cwd=root).returncode == 0
-    kept = root / ".enginery"
+    assert enginewright("new", "--model", "resnet18", cwd=root).returncode == 0
+    kept = root / ".enginewright"
     for name, path, earlier in (("params", "params", EARLIER_PARAMS), ("pipeline", "dvc", EARLIER_PLAN)):
         for file in (kept / f"{name}.yaml", root / f"{path}.yaml"):
             file.write_text(changed(file.read_text(), earlier))
@@ -98,13 +98,13 @@ def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project):
     edit(project / "dvc.yaml", {"  gate:": "  upload:\n    cmd: make upload\n\n  gate:"})
     shutil.rmtree(project / "data/traces")  # which an earlier version did not have
     before = files_of(project)
-    tried = enginery("upgrade", "--dry-run", cwd=project)
+    tried = enginewright("upgrade", "--dry-run", cwd=project)
     assert files_of(project) == before
-    done = enginery("upgrade", cwd=project)
+    done = enginewright("upgrade", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
     assert tried.stdout.splitlines()[:-1] == done.stdout.splitlines()[:-1]
     for said in (
-        f"enginery 0.1.0 -> {__version__}, in {project}\n",
+        f"enginewright 0.1.0 -> {__version__}, in {project}\n",
         "+  must_be_sure: false     # true: fail, too",
         "new in params.yaml: validation.must_be_sure: false\n",
         "renamed in params.yaml: precisions.int8.thresholds.top1_agreement is precisions.int8.thresholds.agreement\n",
@@ -119,10 +119,10 @@ def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project):
     assert (params.precisions["int8"].thresholds.agreement, params.validation.spot_samples) == (0.5, 8)
     plan = (project / "dvc.yaml").read_text()
     assert plan == PLAN.replace("  gate:", "  upload:\n    cmd: make upload\n\n  gate:")
-    assert (project / ".enginery/params.yaml").read_text() == PARAMS
+    assert (project / ".enginewright/params.yaml").read_text() == PARAMS
     assert (project / "data/traces/.gitkeep").exists()
-    again = enginery("upgrade", cwd=project)
-    assert again.stdout == f"{project} is of enginery {__version__} already\n"
+    again = enginewright("upgrade", cwd=project)
+    assert again.stdout == f"{project} is of enginewright {__version__} already\n"
 
 
 def test_what_runs_again_is_what_can_have_changed(project):
@@ -132,10 +132,10 @@ def test_what_runs_again_is_what_can_have_changed(project):
     (project / "artifacts/code").mkdir(parents=True)
     machine = [warm_python() / "python3", "-m", "stages", "machine", *data, *made, "--code=artifacts/code"]
     subprocess.run(machine, cwd=project, check=True, capture_output=True)
-    edit(project / "artifacts/code/calibrate.json", {"enginery/": "another/"})
+    edit(project / "artifacts/code/calibrate.json", {"enginewright/": "another/"})
     files = {name: (project / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml")}
     assert runs_again(project, files)[0] == ["calibrate"]
-    edit(project / "artifacts/code/calibrate.json", {"another/": "enginery/"})
+    edit(project / "artifacts/code/calibrate.json", {"another/": "enginewright/"})
     assert runs_again(project, files) == ([], [])
     files["dvc.yaml"] = changed(files["dvc.yaml"], {"params: [inference, validation]": "params: [inference]"})
     files["params.yaml"] = changed(files["params.yaml"], {"  method: auto": "  method: max"})
@@ -154,7 +154,7 @@ def test_what_runs_again_is_what_can_have_changed(project):
 def test_a_network_above_the_project_is_found_there(project):
     """As it is by the stages, and after the libraries: a file called as one of these does not stand in for it."""
     (project / "nets.py").write_text("def small(): ...\n")
-    assert enginery("new", "inner", "--model", "nets:small", cwd=project).returncode == 0
+    assert enginewright("new", "inner", "--model", "nets:small", cwd=project).returncode == 0
     (project / "numpy.py").write_text("raise SystemExit\n")
     folder = project / "inner"
     files = {name: (folder / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml")}
@@ -162,12 +162,12 @@ def test_a_network_above_the_project_is_found_there(project):
 
 
 def test_what_its_owner_deleted_does_not_come_back(project):
-    workflow = project / ".github/workflows/enginery.yml"
+    workflow = project / ".github/workflows/enginewright.yml"
     workflow.unlink()
     for _ in range(2):
-        done = enginery("upgrade", cwd=project)
+        done = enginewright("upgrade", cwd=project)
         assert (done.returncode, done.stderr) == (0, "")
-        assert "enginery.yml" not in done.stdout
+        assert "enginewright.yml" not in done.stdout
         assert not workflow.exists()
 
 
@@ -213,7 +213,7 @@ def test_parameters_are_merged_one_by_one(monkeypatch, tmp_path, mine, new, merg
 
 def test_a_new_parameter_that_has_no_place_among_the_owners_changes_is_named(tmp_path):
     mine = changed(BASE, {"b:\n  three: 3\nc: 4\n": ""})
-    with pytest.raises(EngineryError, match=r"cannot be merged at e, .*nothing was changed"):
+    with pytest.raises(EnginewrightError, match=r"cannot be merged at e, .*nothing was changed"):
         merging.merge_params(mine, BASE, BASE + "e: 7\n", Version("1.0"), tmp_path / "params.yaml")
 
 
@@ -228,10 +228,10 @@ def both_changed(root):
 @pytest.mark.parametrize(
     ("prepare", "sentence"),
     [
-        (write(".enginery/version", "9.0\n"), "is of enginery 9.0, and"),
+        (write(".enginewright/version", "9.0\n"), "is of enginewright 9.0, and"),
         (lambda root: (root / "params.yaml").unlink(), "params.yaml is missing: take it back from git"),
-        (write(".enginery/version", "new\n"), ".enginery/version holds no version: take it back from git"),
-        (lambda root: (root / ".enginery/version").unlink(), "is no project that `enginery new` laid out"),
+        (write(".enginewright/version", "new\n"), ".enginewright/version holds no version: take it back from git"),
+        (lambda root: (root / ".enginewright/version").unlink(), "is no project that `enginewright new` laid out"),
         (both_changed, "dvc.yaml cannot be merged: you and this version changed `params: [inference, build]`"),
         (write("params.yaml", "runtime: [\n"), "params.yaml is not valid YAML: line"),
         (lambda root: edit(root / "params.yaml", {"  opset: 20": "  opset: 20\n  gone: 1"}),
@@ -242,7 +242,7 @@ def both_changed(root):
 def test_what_cannot_be_is_one_sentence_and_nothing_is_written(project, prepare, sentence):
     prepare(project)
     before = files_of(project)
-    done = enginery("upgrade", cwd=project)
+    done = enginewright("upgrade", cwd=project)
     assert (done.returncode, done.stdout) == (1, "")
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
@@ -250,12 +250,12 @@ def test_what_cannot_be_is_one_sentence_and_nothing_is_written(project, prepare,
 
 
 def test_a_project_of_a_later_version_does_not_run(project):
-    (project / ".enginery/version").write_text("9.0\n")
-    for module in ("enginery.pipeline", "stages"):
+    (project / ".enginewright/version").write_text("9.0\n")
+    for module in ("enginewright.pipeline", "stages"):
         arguments = ["machine", *(f"--{name}=x" for name in MACHINE)] if module == "stages" else []
         done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=project, capture_output=True, text=True)
         assert done.returncode == 1
-        assert f"this project is of enginery 9.0, and {__version__} is installed: pip install" in done.stderr
+        assert f"this project is of enginewright 9.0, and {__version__} is installed: pip install" in done.stderr
 
 
 MACHINE = ("models", "weights", "calibration", "plugins", "machine", "target", "dialect", "tools", "task", "code")

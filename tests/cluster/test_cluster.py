@@ -21,33 +21,33 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from enginery.cluster import ray_cluster, task
-from enginery.cluster.ray_cluster import connected, open_cluster
-from enginery.core.errors import EngineryError
-from enginery.core.params.cluster import ClusterParams
-from enginery.core.params.precisions import Thresholds
-from enginery.data import run_all as run_all_module
-from enginery.data.parts import Part, cut
-from enginery.data.run_all import outputs_on, run_all
-from enginery.data.sample_set import MANIFEST, SampleSet, input_file
-from enginery.data.sources import open_source
-from enginery.data.splits import write_split
-from enginery.engine.engine import open_engine
-from enginery.engine.in_parts import EngineWork
-from enginery.fleet import node
-from enginery.fleet import nodes as nodes_of_fleet
-from enginery.fleet.file import OnNode
-from enginery.graph.as_written import GraphWork, run_as_written
-from enginery.graph.onnx_file import save_graph
-from enginery.quantization.calibration.measure import Measuring, measure_samples
-from enginery.quantization.placement import arithmetic_nodes
-from enginery.quantization.write_int8 import Range, write_int8
-from enginery.search.journal import Journal
-from enginery.search.on_cluster import OnCluster
-from enginery.search.search import find_spared
-from enginery.search.switches import Rounding
-from enginery.search.trial import Trial
-from enginery.tasks.choose import task_of
+from enginewright.cluster import ray_cluster, task
+from enginewright.cluster.ray_cluster import connected, open_cluster
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.cluster import ClusterParams
+from enginewright.core.params.precisions import Thresholds
+from enginewright.data import run_all as run_all_module
+from enginewright.data.parts import Part, cut
+from enginewright.data.run_all import outputs_on, run_all
+from enginewright.data.sample_set import MANIFEST, SampleSet, input_file
+from enginewright.data.sources import open_source
+from enginewright.data.splits import write_split
+from enginewright.engine.engine import open_engine
+from enginewright.engine.in_parts import EngineWork
+from enginewright.fleet import node
+from enginewright.fleet import nodes as nodes_of_fleet
+from enginewright.fleet.file import OnNode
+from enginewright.graph.as_written import GraphWork, run_as_written
+from enginewright.graph.onnx_file import save_graph
+from enginewright.quantization.calibration.measure import Measuring, measure_samples
+from enginewright.quantization.placement import arithmetic_nodes
+from enginewright.quantization.write_int8 import Range, write_int8
+from enginewright.search.journal import Journal
+from enginewright.search.on_cluster import OnCluster
+from enginewright.search.search import find_spared
+from enginewright.search.switches import Rounding
+from enginewright.search.trial import Trial
+from enginewright.tasks.choose import task_of
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 ENOUGH = 64  # samples, so that there can be as many parts
@@ -330,7 +330,11 @@ def test_a_node_runs_the_commit_keeps_its_cache_and_races_one_target_at_a_time(c
     monkeypatch.setattr(node, "_cache", lambda: tmp_path / "cache")
     program = io.BytesIO()
     with tarfile.open(fileobj=program, mode="w") as archive:
-        for name, text in {"dvc.lock": "old", "enginery/fleet/here.py": PROGRAM, "enginery/__init__.py": ""}.items():
+        for name, text in {
+            "dvc.lock": "old",
+            "enginewright/fleet/here.py": PROGRAM,
+            "enginewright/__init__.py": "",
+        }.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
@@ -355,7 +359,7 @@ def test_a_full_object_store_without_a_disk_is_told(folder, many, cluster, nodes
     full = nodes.add_node(**NODE, resources={"full": 1}, env_vars={"RAY_local_fs_capacity_threshold": "0.000001"})
     on_full = ray_cluster.RayCluster(ray, ClusterParams(address="auto", resource="full"))
     try:
-        with pytest.raises(EngineryError, match=r"object store is full, and so is the disk .*nothing half-written"):
+        with pytest.raises(EnginewrightError, match=r"object store is full, and so is the disk .*nothing half-written"):
             list(on_full.do(Large(folder, 128), [Part(many, (np.array([0]),))]))
     finally:
         nodes.remove_node(full)
@@ -364,27 +368,29 @@ def test_a_full_object_store_without_a_disk_is_told(folder, many, cluster, nodes
 def test_a_mistake_in_a_part_is_told_as_without_a_cluster(folder, samples, manifest, cluster, tmp_path):
     values = np.full((ENOUGH, 3, 8, 8), np.nan, np.float32)
     broken = stored(samples.portion(np.arange(1)), manifest, tmp_path, preprocessing=None, pixels=values)
-    with pytest.raises(EngineryError, match=r"^the activation input holds NaN or infinity; are the weights right"):
+    with pytest.raises(EnginewrightError, match=r"^the activation input holds NaN or infinity; are the weights right"):
         measured(folder, broken, 2, cluster)
 
 
 def test_a_node_of_another_version_is_refused(folder, many, cluster, monkeypatch):
     monkeypatch.setattr(ray_cluster, "this_node", lambda: {**task.this_node(), "numpy": "1.0"})
-    with pytest.raises(EngineryError, match=r"differs in numpy \([\d.]+, here 1.0\): results would depend"):
+    with pytest.raises(EnginewrightError, match=r"differs in numpy \([\d.]+, here 1.0\): results would depend"):
         measured(folder, many, 2, cluster)
 
 
 def test_a_part_that_is_lost_again_and_again_ends_in_a_sentence(folder, many, cluster, monkeypatch, tmp_path):
     monkeypatch.setattr(ray_cluster, "RETRIES", 1)
-    with pytest.raises(EngineryError, match=r"a part was lost 1 times .*nothing half-written was kept"):
+    with pytest.raises(EnginewrightError, match=r"a part was lost 1 times .*nothing half-written was kept"):
         list(cluster.do(Dying(folder, 128, deaths=str(tmp_path), most=99), [Part(many, (np.array([0]),))]))
 
 
 def test_a_resource_that_no_node_has_is_refused_with_those_that_there_are(cluster):
     asking = ray_cluster.RayCluster(ray, ClusterParams(address="auto", resource="h200"))
-    with pytest.raises(EngineryError, match=r"no node has 1 core and the resource 'h200'; there are .* with .*CPU 1"):
+    with pytest.raises(
+        EnginewrightError, match=r"no node has 1 core and the resource 'h200'; there are .* with .*CPU 1"
+    ):
         asking.require_nodes()
-    with pytest.raises(EngineryError, match=r"no node has 1 core and a GPU; there are .* with .*CPU 1"):
+    with pytest.raises(EnginewrightError, match=r"no node has 1 core and a GPU; there are .* with .*CPU 1"):
         ray_cluster.RayCluster(ray, ClusterParams(address="auto")).require_nodes(gpus=1)
 
 
@@ -399,12 +405,12 @@ def test_a_head_that_is_lost_or_started_again_is_told(folder, many, cluster, nod
         time.sleep(0.2)
         yield Part(many, (np.array([0]),))
 
-    with pytest.raises(EngineryError, match=r"the head does not answer any more; nothing half-written was kept"):
+    with pytest.raises(EnginewrightError, match=r"the head does not answer any more; nothing half-written was kept"):
         list(cluster.do(Measuring(folder, 128), parts()))
     nodes.head_node.start_gcs_server()
     while cluster._find_head() is None:
         time.sleep(0.1)
-    with pytest.raises(EngineryError, match=r"the head was started again; .*Start Ray on all nodes again"):
+    with pytest.raises(EnginewrightError, match=r"the head was started again; .*Start Ray on all nodes again"):
         list(cluster.do(Measuring(folder, 128), parts()))
 
 
@@ -421,14 +427,14 @@ def test_an_address_that_is_no_cluster_is_refused_at_once(address, sentence):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         params = ClusterParams(address=address.format(free=unused.getsockname()[1]))
-        with pytest.raises(EngineryError, match=sentence), connected(params):
+        with pytest.raises(EnginewrightError, match=sentence), connected(params):
             pass
 
 
 def test_ray_that_is_not_installed_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with (
-        pytest.raises(EngineryError, match=r"pip install 'enginery\[cluster\]'"),
+        pytest.raises(EnginewrightError, match=r"pip install 'enginewright\[cluster\]'"),
         connected(ClusterParams(address="auto")),
     ):
         pass

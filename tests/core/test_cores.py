@@ -6,8 +6,15 @@ import sys
 
 import pytest
 
-from enginery.core import cores
-from enginery.core.cores import Usage, share_cores, threads_in_words, throttled_seconds, usable_cores, working_threads
+from enginewright.core import cores
+from enginewright.core.cores import (
+    Usage,
+    share_cores,
+    threads_in_words,
+    throttled_seconds,
+    usable_cores,
+    working_threads,
+)
 
 AVAILABLE = 8
 
@@ -81,13 +88,13 @@ def test_no_control_groups_at_all(grouped, hidden):
 
 @pytest.mark.parametrize(("given", "threads"), [("3", 3), ("5,2", 5), ("", 4), ("0", 4), ("many", 4)])
 def test_the_users_number_of_threads_is_obeyed(monkeypatch, given, threads):
-    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 4)
+    monkeypatch.setattr("enginewright.core.cores.usable_cores", lambda: 4)
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert working_threads() == threads
 
 
 def test_what_the_user_says_of_threads_is_kept(monkeypatch):
-    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 4)
+    monkeypatch.setattr("enginewright.core.cores.usable_cores", lambda: 4)
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     share_cores()
@@ -103,8 +110,8 @@ def test_what_the_user_says_of_threads_is_kept(monkeypatch):
     ],
 )
 def test_a_line_says_who_shares_the_cores(monkeypatch, given, busy, said):
-    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 4)
-    monkeypatch.setattr("enginery.core.cores.read_usage", lambda: Usage(1.0, busy, 0.0, 0.0, 0.0))
+    monkeypatch.setattr("enginewright.core.cores.usable_cores", lambda: 4)
+    monkeypatch.setattr("enginewright.core.cores.read_usage", lambda: Usage(1.0, busy, 0.0, 0.0, 0.0))
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert threads_in_words(Usage(0.0, 0.0, 0.0, 0.0, 0.0)) == said
 
@@ -112,7 +119,7 @@ def test_a_line_says_who_shares_the_cores(monkeypatch, given, busy, said):
 TRAINS = """
 import os, time
 os.sched_setaffinity(0, {cores})
-from enginery.core.cores import share_cores
+from enginewright.core.cores import share_cores
 share_cores()
 import torch
 from torch import nn

@@ -5,7 +5,7 @@ import sys
 import pytest
 from support.paths import ROOT
 
-from enginery.core.files import new_file, new_folder, sha256, sha256_of
+from enginewright.core.files import new_file, new_folder, sha256, sha256_of
 
 MAKERS = [new_file, new_folder]
 
@@ -85,7 +85,7 @@ def test_a_process_killed_while_it_writes_leaves_nothing_half_written(maker, ear
     program = f"""
 import os, signal
 from pathlib import Path
-from enginery.core.files import {maker.__name__}
+from enginewright.core.files import {maker.__name__}
 with {maker.__name__}(Path({str(out)!r})) as unfinished:
     target = unfinished{"" if maker is new_file else " / 'inside'"}
     with target.open("w") as file:

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from enginery.core.cores import AHEAD, in_parallel
-from enginery.core.errors import EngineryError
+from enginewright.core.cores import AHEAD, in_parallel
+from enginewright.core.errors import EnginewrightError
 
 
 def test_results_come_in_order_and_only_a_few_ahead():
@@ -25,16 +25,16 @@ def test_an_error_in_a_worker_is_raised_and_stops_the_rest():
 
     def work(item):
         started.append(item)
-        raise EngineryError("broken")
+        raise EnginewrightError("broken")
 
-    with pytest.raises(EngineryError, match="broken"):
+    with pytest.raises(EnginewrightError, match="broken"):
         list(in_parallel(work, range(1000)))
     assert len(started) < 500
 
 
 def test_one_of_its_threads_may_free_what_nobody_takes(monkeypatch):
     """After an error in whoever takes the results, any thread may be the one that collects the rest."""
-    monkeypatch.setattr("enginery.core.cores.working_threads", lambda: 2)
+    monkeypatch.setattr("enginewright.core.cores.working_threads", lambda: 2)
     taken, freed = threading.Event(), threading.Event()
 
     def work(item):

@@ -7,11 +7,11 @@ from pydantic import ValidationError
 from support.params import REMOVED, written
 from support.paths import ROOT
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.core.params.model import ModelParams
-from enginery.core.params.precisions import PrecisionParams
-from enginery.model.records import Weights
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.core.params.model import ModelParams
+from enginewright.core.params.precisions import PrecisionParams
+from enginewright.model.records import Weights
 
 MIXED = {"floating": "bf16", "seconds": 1, "traces": None}
 BEST = {
@@ -22,7 +22,7 @@ BEST = {
 
 
 def error_of(path):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         Params.read(path)
     return str(caught.value)
 
@@ -410,7 +410,7 @@ def test_a_missing_file_says_where_to_run(tmp_path, monkeypatch):
 def test_a_precision_without_a_section_is_named(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert PrecisionParams.read_for("int8") == Params.read().precisions["int8"]
-    with pytest.raises(EngineryError, match=re.escape("no section precisions.fp8; it has fp32, fp16, bf16, int8")):
+    with pytest.raises(EnginewrightError, match=re.escape("no section precisions.fp8; it has fp32, fp16, bf16, int8")):
         PrecisionParams.read_for("fp8")
 
 

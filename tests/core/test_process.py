@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 PROGRAM = """
 import ctypes, os, signal, sys, time
-from enginery.core.process import outlive_crashes
+from enginewright.core.process import outlive_crashes
 outlive_crashes("work")
 {}
 """
@@ -40,7 +40,7 @@ LATE = f"work: it took longer than `timeouts` in params.yaml allows, and was end
         ("ctypes.string_at(0)", 1, f"work: a library crashed (Segmentation fault){DAMAGED}"),
         ("os.abort()", 1, f"work: a library crashed (Aborted){DAMAGED}"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 1, KILLED),
-        ("from enginery.core.process import end_after\nend_after(0.1)\ntime.sleep(60)", 1, LATE),
+        ("from enginewright.core.process import end_after\nend_after(0.1)\ntime.sleep(60)", 1, LATE),
         ("os.kill(os.getpid(), 35)", 1, ASKED.format("Real-time signal 1")),
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ASKED.format("Terminated")),
     ],
@@ -113,7 +113,7 @@ def test_the_one_that_works_ends_with_the_one_that_waits():
 
 def test_a_program_whose_parent_died_while_it_started_does_not_go_on():
     """A killed night is such a parent: its DVC would stand in the way of the next one."""
-    printed = "from enginery.core.process import program_of\nprint(program_of('this')[2])"
+    printed = "from enginewright.core.process import program_of\nprint(program_of('this')[2])"
     orphan = subprocess.run([sys.executable, "-c", printed], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     ended = subprocess.run([sys.executable, "-c", orphan.stdout], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from enginery.core import progress as module
-from enginery.core.progress import SECONDS_BETWEEN_LINES, Phases, progress
+from enginewright.core import progress as module
+from enginewright.core.progress import SECONDS_BETWEEN_LINES, Phases, progress
 
 
 @pytest.fixture

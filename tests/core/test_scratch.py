@@ -8,10 +8,11 @@ import time
 import pytest
 from support.paths import ROOT
 
-from enginery.core.scratch import IN_USE, NEW, scratch_folder
+from enginewright.core.scratch import IN_USE, NEW, scratch_folder
 
 HOLDS = (
-    "from enginery.core.scratch import scratch_folder\nwith scratch_folder() as one:\n    print(one, flush=True)\n    "
+    "from enginewright.core.scratch import scratch_folder\n"
+    "with scratch_folder() as one:\n    print(one, flush=True)\n    "
 )
 
 

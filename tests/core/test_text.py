@@ -1,6 +1,6 @@
 import pytest
 
-from enginery.core.text import file_size
+from enginewright.core.text import file_size
 
 
 @pytest.mark.parametrize(

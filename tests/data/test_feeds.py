@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from enginery.data.feeds import resized
+from enginewright.data.feeds import resized
 
 IMAGES = {"input": {0: "batch", 2: "height", 3: "width"}}
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.data.preprocessing import normalize, pixels_of, prepare, read_pixels
-from enginery.data.sample_set import SampleSet
-from enginery.data.sources import open_source
-from enginery.data.splits import write_split
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.data.preprocessing import normalize, pixels_of, prepare, read_pixels
+from enginewright.data.sample_set import SampleSet
+from enginewright.data.sources import open_source
+from enginewright.data.splits import write_split
 
 RED, GREEN, BLUE, GREY = (255, 0, 0), (0, 255, 0), (0, 0, 255), (128, 128, 128)
 
@@ -178,7 +178,9 @@ def test_values_may_stay_as_they_are():
 
 def test_a_strip_that_would_fill_the_memory_is_refused_by_name(tmp_path):
     Image.new("RGB", (1, 20_000)).save(tmp_path / "strip.png")
-    with pytest.raises(EngineryError, match=r"strip\.png: 1 by 20000 pixels are too long a strip .* side to 224; take"):
+    with pytest.raises(
+        EnginewrightError, match=r"strip\.png: 1 by 20000 pixels are too long a strip .* side to 224; take"
+    ):
         read_pixels(tmp_path / "strip.png", how(224, 224))
     assert read_pixels(tmp_path / "strip.png", how(224, 224, resize_mode="pad")).shape == (3, 224, 224)
 

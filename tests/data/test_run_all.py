@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from support.texts import texts, write_tokenizer
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.samples import SamplesParams
-from enginery.data.padding import padding_of
-from enginery.data.run_all import run_all
-from enginery.data.sample_set import SampleSet
-from enginery.data.sources.text_table import Texts
-from enginery.data.splits import write_split
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.samples import SamplesParams
+from enginewright.data.padding import padding_of
+from enginewright.data.run_all import run_all
+from enginewright.data.sample_set import SampleSet
+from enginewright.data.sources.text_table import Texts
+from enginewright.data.splits import write_split
 
 
 def sample_set(folder, longest=16, multiple_of=4, count=21):
@@ -51,7 +51,7 @@ def test_outputs_come_in_the_order_of_the_texts_with_zeros_for_padding(tmp_path,
 
 def test_outputs_of_other_samples_than_were_asked_for_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EngineryError, match="output vector has 1 rows for 4 samples"):
+    with pytest.raises(EnginewrightError, match="output vector has 1 rows for 4 samples"):
         run_all(lambda feeds: {"vector": model(feeds)["vector"][None]}, sample_set(tmp_path), 4, whole=True)
 
 

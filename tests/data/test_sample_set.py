@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from support.errors import error_of
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import Axis, Profile, Range
-from enginery.data.preprocessing import normalize
-from enginery.data.run_all import run_all
-from enginery.data.sample_set import SampleSet, checked_feeds, input_file, varying_axes
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Axis, Profile, Range
+from enginewright.data.preprocessing import normalize
+from enginewright.data.run_all import run_all
+from enginewright.data.sample_set import SampleSet, checked_feeds, input_file, varying_axes
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
@@ -73,7 +73,7 @@ def test_outputs_whose_size_depends_on_values_are_refused(samples):
     def found(feeds):
         return {"boxes": np.zeros((len(feeds["input"]), 1 + int(feeds["input"].argmax()) % 2))}
 
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         run_all(found, samples, 1, False, "test")
     assert re.fullmatch(
         r"output boxes has the shape \([12],\) for some samples and \([12],\) for others of the same size: "
@@ -128,7 +128,7 @@ def test_axes_get_their_names_where_the_profile_says(tmp_path, manifest):
     ],
 )
 def test_axes_that_do_not_fit_the_samples_are_refused(tmp_path, manifest, inputs, told):
-    with pytest.raises(EngineryError, match=re.escape(f"build.profile.axes.length: {told}")):
+    with pytest.raises(EnginewrightError, match=re.escape(f"build.profile.axes.length: {told}")):
         axes_of(tmp_path, manifest, length=SIZES | {"inputs": inputs})
 
 
@@ -148,7 +148,9 @@ def test_values_of_inputs_that_hold_sizes_are_axes_too(samples, manifest):
 
 
 def test_an_axis_has_one_name(tmp_path, manifest):
-    with pytest.raises(EngineryError, match=r"build\.profile\.axes\.other: axis 1 of input ids is the length already"):
+    with pytest.raises(
+        EnginewrightError, match=r"build\.profile\.axes\.other: axis 1 of input ids is the length already"
+    ):
         axes_of(tmp_path, manifest, length=SIZES | {"inputs": {"ids": 1}}, other=SIZES | {"inputs": {"ids": 1}})
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from support.paths import ROOT
 
-from enginery.cli.recipes import apply_recipe
-from enginery.core.errors import EngineryError
-from enginery.core.tasks import ChosenTask
-from enginery.data.sample_set import SampleSet, input_file
-from enginery.data.sources import open_source
-from enginery.data.sources.truth import ranked
-from enginery.data.splits import shared_images, split, write_split
+from enginewright.cli.recipes import apply_recipe
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.tasks import ChosenTask
+from enginewright.data.sample_set import SampleSet, input_file
+from enginewright.data.sources import open_source
+from enginewright.data.sources.truth import ranked
+from enginewright.data.splits import shared_images, split, write_split
 from stages.samples import samples as stage
 
 
@@ -48,7 +48,7 @@ def test_all_images_may_be_used(samples_params):
 def test_too_few_images_are_refused_with_the_sums(samples_params):
     images, sums = r"^samples\.source: data/pets has 11 images, ", r"\(validation 5, training 4, calibration 3\)"
     message = rf"{images}but params\.yaml asks for 12 {sums}"
-    with pytest.raises(EngineryError, match=message):
+    with pytest.raises(EnginewrightError, match=message):
         split(11, samples_params())
 
 
@@ -75,7 +75,7 @@ def test_a_split_may_be_empty(pets, samples_params):
 def test_a_broken_image_is_named_and_leaves_no_half_split(pets, samples_params):
     Path("data/pets/dog/1.png").write_bytes(b"\x89PNG broken")
     source = open_source(samples_params(), Path("data"))
-    with pytest.raises(EngineryError, match=r"data/pets/dog/1\.png is not an image that can be decoded"):
+    with pytest.raises(EnginewrightError, match=r"data/pets/dog/1\.png is not an image that can be decoded"):
         write_split(source, [0, 1, 2], samples_params(), Path("out/split"))
     assert list(Path("out").iterdir()) == []
 
@@ -85,7 +85,7 @@ def test_all_broken_images_are_named_at_once(pets, samples_params):
     for file in files[1:]:
         Path(file).write_bytes(b"\x89PNG broken")
     source = open_source(samples_params(), Path("data"))
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         write_split(source, [1], samples_params(), Path("out/split"))
     said = f"samples.source: {len(files) - 1} of {len(files)} images cannot be decoded, {', '.join(files[1:6])}"
     assert str(caught.value).startswith(said)

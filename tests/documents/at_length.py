@@ -23,8 +23,8 @@ ELSEWHERE = {  # where it is run
     "make nightly": "tests/regression/nightly/test_command.py",
 }
 OF_OTHER_SHELLS = re.compile("--print-completion (fish|tcsh|powershell)")  # test_cli.py has fish's
-WHOLE = {"dvc status", "dvc dag", "dvc checkout", "enginery --version"}  # though no more than a name
-TOLD = {"enginery": (3, 4)}  # that something changed, or cannot be told, is an answer
+WHOLE = {"dvc status", "dvc dag", "dvc checkout", "enginewright --version"}  # though no more than a name
+TOLD = {"enginewright": (3, 4)}  # that something changed, or cannot be told, is an answer
 SMALL_RECIPE = {
     "samples": TINY["samples"] | {"preprocessing": {"resize": 64, "crop": 64}},
     "weights": {"training": {"size": 64}},
@@ -64,7 +64,7 @@ def lay_over(settings, changes):
 
 def written_out():
     """Commands in running text that are whole, and need neither a network nor what they only stand for."""
-    texts = {text for _, text in in_text() if text.split()[0] in ("dvc", "enginery")}
+    texts = {text for _, text in in_text() if text.split()[0] in ("dvc", "enginewright")}
     texts = {text for text in texts if not OF_OTHER_SHELLS.search(text)}
     named = {text for text in texts if len(text.split()) == 2 and text not in WHOLE}
     return sorted(text for text in texts - named if not re.search(r"\b(A B|FILE|P)\b|@P", text))

@@ -11,14 +11,14 @@ from support.command import ROOT
 from support.warm_python import warm_python
 
 PATCHES = sorted((ROOT / "tests/contributing").glob("*.patch"))
-COPIED = ("enginery", "stages", "docs", "params.yaml", "dvc.yaml", "pyproject.toml")
+COPIED = ("enginewright", "stages", "docs", "params.yaml", "dvc.yaml", "pyproject.toml")
 WHAT_IT_DOES = {
     "calibration-method": """
 import numpy as np
-from enginery.engine.engine import open_engine
-from enginery.quantization.calibration.histogram import Histogram
-from enginery.quantization.calibration.thresholds import choose_amax
-from enginery.core.params.calibration import CalibrationParams
+from enginewright.engine.engine import open_engine
+from enginewright.quantization.calibration.histogram import Histogram
+from enginewright.quantization.calibration.thresholds import choose_amax
+from enginewright.core.params.calibration import CalibrationParams
 values = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
 values[0] = 50  # an outlier
 histogram = Histogram(2048)
@@ -31,9 +31,9 @@ assert 3.8 < choose_amax(histogram, params) < 4.4, choose_amax(histogram, params
 import numpy as np, onnx, sys
 from pathlib import Path
 from onnx import numpy_helper
-from enginery.core.params.precisions import PrecisionParams
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.quantization.weight_only import quantize_weights
+from enginewright.core.params.precisions import PrecisionParams
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.quantization.weight_only import quantize_weights
 keep = PrecisionParams.read_for("w8").keep
 before = onnx.load(sys.argv[1])
 onnx.save(quantize_weights(onnx.load(sys.argv[1]), keep), "w8.onnx")
@@ -49,14 +49,14 @@ assert 1e-5 < error < 0.02, error
     "runtime": """
 import numpy as np, sys
 from pathlib import Path
-from enginery.core.params.build import BuildParams
-from enginery.core.params.inference import InferenceParams
-from enginery.data.manifest import Manifest
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.engine.this_machine import describe_machine
-from enginery.engine.target import target_of
+from enginewright.core.params.build import BuildParams
+from enginewright.core.params.inference import InferenceParams
+from enginewright.data.manifest import Manifest
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.target import target_of
 onnx, machine = Path(sys.argv[1]), describe_machine("onnx_reference")
 build = BuildParams.read()
 about = {"task": "classification", "source": "x", "inputs": ("input",), "preprocessing": None}
@@ -97,9 +97,9 @@ def run(root, *command):
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
 def test_each_worked_example_fits_and_works(patch, copy, tiny_onnx):
     run(copy, "git", "apply", str(patch))
-    run(copy, sys.executable, "-m", "ruff", "check", "enginery", "stages")
-    run(copy, sys.executable, "-m", "ruff", "format", "--check", "enginery", "stages")
-    run(copy, str(warm_python() / "python3"), "-m", "enginery.pipeline")
+    run(copy, sys.executable, "-m", "ruff", "check", "enginewright", "stages")
+    run(copy, sys.executable, "-m", "ruff", "format", "--check", "enginewright", "stages")
+    run(copy, str(warm_python() / "python3"), "-m", "enginewright.pipeline")
     run(copy, str(warm_python() / "python3"), "-c", WHAT_IT_DOES[patch.stem], str(tiny_onnx))
 
 

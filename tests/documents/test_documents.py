@@ -27,14 +27,14 @@ from support.project import make_project
 from support.shell import run
 from support.small_project import planned_stages
 
-from enginery.cli.main import build_parser
-from enginery.cli.project.layout import FILES as OF_PROJECTS
-from enginery.cli.recipes import apply_recipe
-from enginery.core.params.all import Params
-from enginery.data.manifest import Manifest
-from enginery.data.preprocessing import prepare
-from enginery.engine.build import build_engine
-from enginery.engine.target import target_of
+from enginewright.cli.main import build_parser
+from enginewright.cli.project.layout import FILES as OF_PROJECTS
+from enginewright.cli.recipes import apply_recipe
+from enginewright.core.params.all import Params
+from enginewright.data.manifest import Manifest
+from enginewright.data.preprocessing import prepare
+from enginewright.engine.build import build_engine
+from enginewright.engine.target import target_of
 
 PARAMS = YAML(typ="safe").load(ROOT / "params.yaml")
 STAGES = planned_stages()
@@ -95,7 +95,7 @@ def check_python(words):
 def check_pip(words):
     assert words[0] == "install", words
     wanted = " ".join(word for word in words[1:] if word != "-U")
-    (extra,) = re.findall(r"(?:-e \.|^enginery)\[([\w-]+)\]", wanted) or [None]
+    (extra,) = re.findall(r"(?:-e \.|^enginewright)\[([\w-]+)\]", wanted) or [None]
     assert extra in EXTRAS or wanted in ("onnxruntime-gpu", "pre-commit", "dvc-s3"), wanted
 
 
@@ -119,7 +119,7 @@ def is_placeholder(text):
 def test_every_command_is_one_that_exists(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program, *words = command.words
-    if command.is_mention and program in ("dvc", "enginery"):
+    if command.is_mention and program in ("dvc", "enginewright"):
         check_mention(program, words)
     elif command.is_mention and program == "pip":
         assert words == ["install"]
@@ -127,12 +127,12 @@ def test_every_command_is_one_that_exists(command, tmp_path, monkeypatch):
         check_make(words)
     elif program == "dvc":
         check_dvc(words, tmp_path)
-    elif program == "enginery" and "--print-completion" in words:
+    elif program == "enginewright" and "--print-completion" in words:
         with pytest.raises(SystemExit, match=r"^0$"):
             build_parser().parse_args(words)
     elif command.words in RUN_A_SCRIPT:
         pass
-    elif program == "enginery":
+    elif program == "enginewright":
         build_parser().parse_args(words)
     elif program == "python":
         check_python(words)
@@ -152,14 +152,14 @@ def test_every_command_is_one_that_exists(command, tmp_path, monkeypatch):
 
 def test_commands_are_found():
     found = {command.words[0] for command in commands()}
-    assert {"make", "dvc", "enginery", "python", "pip", "bash", "git"} <= found
+    assert {"make", "dvc", "enginewright", "python", "pip", "bash", "git"} <= found
     assert len(commands()) > 60
 
 
 def test_no_command_hides_in_a_block_of_another_kind():
     for block in blocks(""):
         for line in block.text.splitlines():
-            assert not re.match(r"\$ |(make|dvc|enginery|pip|git|source) ", line), f"{block.name}: {line}"
+            assert not re.match(r"\$ |(make|dvc|enginewright|pip|git|source) ", line), f"{block.name}: {line}"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def lines_in_any_order(shown):
 
 
 def test_infer_prints_what_the_document_shows(digits):
-    (block,) = (block for block in blocks("console") if "enginery infer" in block.text)
+    (block,) = (block for block in blocks("console") if "enginewright infer" in block.text)
     table, status, as_json = lines_of(block)
     printed = run(digits, f"({table} || {status}; {as_json}) 2>&1")
     shown = "\n".join(line for line in block.text.splitlines() if not line.startswith("$ "))

@@ -17,7 +17,7 @@ PICTURES = 4
 def executed(tmp_path_factory):
     """In a copy that has nothing of what the pipeline made."""
     root = tmp_path_factory.mktemp("project")
-    for name in ("enginery", "notebooks", "params.yaml"):
+    for name in ("enginewright", "notebooks", "params.yaml"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))

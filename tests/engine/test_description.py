@@ -5,14 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from support.command import ROOT, enginery
+from support.command import ROOT, enginewright
 
-from enginery.core.files import sha256
-from enginery.engine.build import build_engine
-from enginery.engine.description import describe_engine
-from enginery.engine.record import EngineRecord
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
+from enginewright.core.files import sha256
+from enginewright.engine.build import build_engine
+from enginewright.engine.description import describe_engine
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
 
 RTX_HAS_A_WHEEL = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
@@ -84,7 +84,7 @@ def test_an_engine_for_gpus_is_described_where_there_is_none(rtx):
 
 
 def test_the_command_prints_the_description(openvino):
-    done = enginery("inspect", openvino)
+    done = enginewright("inspect", openvino)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == describe_engine(openvino) + "\n"
 
@@ -93,7 +93,7 @@ def test_inspecting_loads_no_runtime_and_no_torch(openvino):
     program = f"""
 import sys
 from pathlib import Path
-from enginery.engine.description import describe_engine
+from enginewright.engine.description import describe_engine
 describe_engine(Path({str(openvino)!r}))
 print(*(name for name in ("torch", "openvino", "tensorrt", "tensorrt_rtx", "modelopt") if name in sys.modules))
 """
@@ -135,8 +135,8 @@ def of_bytes(folder):
         (damage, "engine.blob is damaged: its hash differs from the one in engine.json. Run `dvc repro`"),
         (without_blob, "engine.blob is missing. Run `dvc repro`"),
         (without_record, "engine is not an engine's folder"),
-        (of_another_version, "engine.json is damaged or of another version of Enginery (target"),
-        (of_bytes, "engine.json is damaged or of another version of Enginery (Invalid"),
+        (of_another_version, "engine.json is damaged or of another version of Enginewright (target"),
+        (of_bytes, "engine.json is damaged or of another version of Enginewright (Invalid"),
         (lambda folder: folder / "engine.blob", "engine.blob is not an engine's folder"),
         (lambda folder: folder / "engine.json", "engine.json is not an engine's folder"),
         (lambda folder: folder / "nothing", "there is no engine /"),
@@ -144,25 +144,25 @@ def of_bytes(folder):
     ids=["damaged", "no blob", "no record", "another version", "bytes", "a blob", "a record", "nothing"],
 )
 def test_a_damaged_or_missing_engine_is_one_sentence(openvino, tmp_path, mistake, wanted):
-    done = enginery("inspect", mistake(shutil.copytree(openvino, tmp_path / "engine")))
+    done = enginewright("inspect", mistake(shutil.copytree(openvino, tmp_path / "engine")))
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith("enginery: ")
+    assert line.startswith("enginewright: ")
     assert wanted in line
 
 
 def test_a_bundle_in_place_of_an_engine_is_named(openvino, tmp_path):
     shutil.copytree(openvino, tmp_path / "bundle/engine")
-    done = enginery("inspect", tmp_path / "bundle")
+    done = enginewright("inspect", tmp_path / "bundle")
     assert (done.returncode, done.stdout) == (1, "")
     bundle = tmp_path / "bundle"
-    assert done.stderr == f"enginery: {bundle} is a bundle, whose engine is {bundle}/engine: give that folder\n"
+    assert done.stderr == f"enginewright: {bundle} is a bundle, whose engine is {bundle}/engine: give that folder\n"
 
 
 def test_an_onnx_file_or_a_plan_in_place_of_a_folder_is_one_sentence(tiny_onnx, rtx):
     for path in (tiny_onnx, rtx / "engine.plan"):
-        done = enginery("inspect", path)
+        done = enginewright("inspect", path)
         assert (done.returncode, done.stdout) == (1, "")
         wanted = f"{path} is not an engine's folder: `dvc repro` makes one per precision, in artifacts/engines"
-        assert done.stderr == f"enginery: {wanted}\n"
+        assert done.stderr == f"enginewright: {wanted}\n"

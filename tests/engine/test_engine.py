@@ -10,18 +10,18 @@ import pytest
 from onnx import TensorProto, helper
 from support.errors import error_of
 
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine
-from enginery.engine.folder import read_engine, require_made_of
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import load_runtime
-from enginery.engine.runtimes import onnxruntime as onnxruntime_module
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.read_interface import read_blueprint
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine
+from enginewright.engine.folder import read_engine, require_made_of
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes import onnxruntime as onnxruntime_module
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.read_interface import read_blueprint
 
 BLOBS = {"openvino": "engine.blob", "onnxruntime": "engine.onnx"}
 
@@ -147,7 +147,7 @@ def drop_a_field(folder, blob):
         (lambda folder, blob: blob.write_bytes(blob.read_bytes()[:-1]), "{blob} is damaged"),
         (lambda folder, blob: blob.unlink(), "{blob} is missing.*dvc checkout"),
         (lambda folder, blob: (folder / "engine.json").unlink(), "{folder} is not an engine's folder.*dvc repro"),
-        (drop_a_field, r"engine\.json is damaged or of another version of Enginery \(files"),
+        (drop_a_field, r"engine\.json is damaged or of another version of Enginewright \(files"),
     ],
     ids=["changed byte", "truncated", "no blob", "no record", "broken record"],
 )
@@ -156,7 +156,7 @@ def test_a_damaged_engine_is_refused_before_it_is_deserialized(
 ):
     monkeypatch.chdir(copy.parent)  # where no engine of the same name could be meant
     damage(copy, blob)
-    with pytest.raises(EngineryError, match=sentence.format(blob=blob.name, folder=copy.name)):
+    with pytest.raises(EnginewrightError, match=sentence.format(blob=blob.name, folder=copy.name)):
         open_engine(copy, machine, inference)
 
 
@@ -176,7 +176,7 @@ def test_an_engine_built_for_another_machine_is_refused(built, machine, inferenc
     wanted = f"{field} {there!r} there and {value!r} here"
     if field == "capability":
         wanted = f"instruction sets {there} there and {value} here"
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         open_engine(built, here, inference)
     assert "was built for another machine: " in str(caught.value)
     assert wanted in str(caught.value)
@@ -196,7 +196,7 @@ def test_an_engine_built_for_another_machine_is_refused(built, machine, inferenc
     ],
 )
 def test_an_input_that_does_not_fit_is_refused_by_name_and_limit(engine, method, name, dtype, shape, wanted):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         getattr(engine, method)({name: np.zeros(shape, dtype)})
     assert wanted in str(caught.value)
 
@@ -207,16 +207,16 @@ def test_an_engine_that_its_record_describes_wrongly_is_a_sentence(copy, machine
     file.write_text(file.read_text().replace('"name": "input"', '"name": "image"'))
     with open_engine(copy, machine, inference) as engine:
         for method in (engine.run, engine.bind):
-            with pytest.raises(EngineryError, match=r"is another one than its engine.json describes: .*image"):
+            with pytest.raises(EnginewrightError, match=r"is another one than its engine.json describes: .*image"):
                 method({"image": np.zeros((4, 3, 8, 8), np.float32)})
 
 
 @pytest.mark.parametrize("name", ["../engine.blob", "/etc/passwd", "a/b", "", "a\0b"])
 def test_a_record_names_files_of_its_folder_only(copy, name):
-    """`enginery bundle` would copy them out of the bundle, too."""
+    """`enginewright bundle` would copy them out of the bundle, too."""
     record = json.loads((copy / "engine.json").read_text())
     (copy / "engine.json").write_text(json.dumps(record | {"files": {name: "0"}}))
-    with pytest.raises(EngineryError, match="String should match pattern"):
+    with pytest.raises(EnginewrightError, match="String should match pattern"):
         read_engine(copy)
 
 
@@ -252,7 +252,7 @@ def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_pa
     ]
     graph = helper.make_graph(nodes, "unusual", floats[:1], floats[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "model.onnx")
-    with pytest.raises(EngineryError, match=r" cannot compile .*model\.onnx: ."):
+    with pytest.raises(EnginewrightError, match=r" cannot compile .*model\.onnx: ."):
         build_engine(
             "fp32", tmp_path / "model.onnx", target_of(machine, build.tensorrt), build, manifest, tmp_path / "out"
         )
@@ -274,7 +274,7 @@ def test_a_graph_that_fails_on_zeros_is_built_with_a_sample(tmp_path, machine, b
     example = {"input": np.full((build.profile.batch.min, 3), 10, np.float32)}
     build_engine("fp32", *given, build, manifest, target, example=example)
     if machine.runtime == "onnxruntime":  # which runs the graph to list its layers
-        with pytest.raises(EngineryError, match=r"cannot compile .*model\.onnx: .*out of data bounds"):
+        with pytest.raises(EnginewrightError, match=r"cannot compile .*model\.onnx: .*out of data bounds"):
             build_engine("fp32", *given, build, manifest, tmp_path / "refused")
 
 
@@ -283,7 +283,7 @@ def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_o
     other = tmp_path / "other.onnx"
     other.write_bytes(tiny_onnx.read_bytes() + b" ")
     for precision, onnx_file in (("int8", tiny_onnx), ("fp32", other)):
-        with pytest.raises(EngineryError, match=f"was not built as {precision} of .*dvc repro"):
+        with pytest.raises(EnginewrightError, match=f"was not built as {precision} of .*dvc repro"):
             require_made_of(engine.record, precision, onnx_file)
 
 
@@ -368,13 +368,13 @@ def test_every_output_is_computed_at_every_size_and_by_a_bound_call_too(pair, pa
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_by_input_and_limit(pair, image, numbers, wanted):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         pair.run({"image": np.zeros(image, np.float32), "numbers": np.zeros(numbers, np.int64)})
     assert str(caught.value) == wanted
 
 
 def test_a_missing_input_is_refused_with_a_list_of_all_inputs(pair, pair_feeds):
-    with pytest.raises(EngineryError, match="the engine takes image, numbers, but was given image"):
+    with pytest.raises(EnginewrightError, match="the engine takes image, numbers, but was given image"):
         pair.run({"image": pair_feeds(2, 8, 8)["image"]})
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from enginery.engine.native_precisions import UNKNOWN, executed_as
+from enginewright.engine.native_precisions import UNKNOWN, executed_as
 
 
 @pytest.mark.parametrize(

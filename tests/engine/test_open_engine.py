@@ -1,4 +1,4 @@
-"""The door for other programs, `enginery.open_engine`, as docs/python.md shows it."""
+"""The door for other programs, `enginewright.open_engine`, as docs/python.md shows it."""
 
 import re
 import shutil
@@ -9,11 +9,11 @@ from typing import get_type_hints
 import pytest
 from support.paths import ROOT
 
-import enginery
-from enginery.engine.engine import Engine
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import load_runtime
-from enginery.graph.as_written import open_as_written
+import enginewright
+from enginewright.engine.engine import Engine
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes import load_runtime
+from enginewright.graph.as_written import open_as_written
 
 DOCUMENTED, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
 LIBRARIES = {"numpy", "pandas", "pydantic", "torch"}
@@ -26,7 +26,7 @@ def copy(built, tmp_path):
 
 @pytest.mark.parametrize(
     ("program", "printed"),
-    [("import enginery", "[]\n"), (DOCUMENTED, "logits (4, 16)\n['numpy', 'pydantic']\n")],
+    [("import enginewright", "[]\n"), (DOCUMENTED, "logits (4, 16)\n['numpy', 'pydantic']\n")],
     ids=["import", "the program of docs/python.md"],
 )
 def test_a_program_loads_only_the_libraries_it_needs(copy, tmp_path, program, printed):
@@ -44,7 +44,7 @@ def test_a_program_loads_only_the_libraries_it_needs(copy, tmp_path, program, pr
 def test_an_engine_is_opened_by_its_folder_and_computes_what_its_graph_means(built, tiny_onnx, samples, given):
     images = samples.cycled(5)
     (wanted,) = open_as_written(tiny_onnx).run(None, images)
-    with enginery.open_engine(given(built), threads=1) as engine:
+    with enginewright.open_engine(given(built), threads=1) as engine:
         assert [spec.name for spec in (*engine.inputs, *engine.outputs)] == ["input", "logits"]
         assert engine.run(images)["logits"] == pytest.approx(wanted, abs=1e-4)
 
@@ -80,11 +80,11 @@ def with_target(**changes):
 )
 def test_what_cannot_be_opened_is_a_sentence(copy, monkeypatch, mistake, sentence):
     monkeypatch.setattr(load_runtime("tensorrt"), "missing", lambda: "TensorRT is not installed: pip install it")
-    with pytest.raises(enginery.EngineryError, match=sentence):
-        enginery.open_engine(mistake(copy))
+    with pytest.raises(enginewright.EnginewrightError, match=sentence):
+        enginewright.open_engine(mistake(copy))
 
 
 def test_the_door_is_typed():
     """With py.typed, type checkers read the types of an installed package as well."""
-    assert get_type_hints(enginery.open_engine, localns={"Engine": Engine})["return"] is Engine
-    assert (ROOT / "enginery/py.typed").exists()
+    assert get_type_hints(enginewright.open_engine, localns={"Engine": Engine})["return"] is Engine
+    assert (ROOT / "enginewright/py.typed").exists()

@@ -12,14 +12,14 @@ from onnx import numpy_helper
 from support.plugins import plugin_library
 from support.warm_python import warm_python
 
-from enginery.core.params.precisions import Keep
-from enginery.engine.build import build_engine
-from enginery.engine.polygraphy import comparison_script, write_comparison
-from enginery.engine.record import EngineRecord
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.graph.onnx_file import save_graph
-from enginery.quantization.cast import cast
+from enginewright.core.params.precisions import Keep
+from enginewright.engine.build import build_engine
+from enginewright.engine.polygraphy import comparison_script, write_comparison
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.graph.onnx_file import save_graph
+from enginewright.quantization.cast import cast
 
 FEEDS = [{"input": np.random.default_rng(5).normal(0, 1, (batch, 3, 8, 8)).astype(np.float32)} for batch in (7, 2)]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from enginery.engine.record import EngineRecord, Layer
+from enginewright.engine.record import EngineRecord, Layer
 
 
 def layer(precision, computes=True):

@@ -1,8 +1,8 @@
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.engine.machine import Machine
-from enginery.engine.target import differences, require_fits, target_of
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.machine import Machine
+from enginewright.engine.target import differences, require_fits, target_of
 
 MACHINE = Machine(
     runtime="tensorrt",
@@ -38,7 +38,7 @@ def options(build):
 
 
 def refusal(target, machine):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         require_fits(target, machine, "engines/int8")
     return str(caught.value)
 

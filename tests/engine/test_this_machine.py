@@ -3,11 +3,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.engine import this_machine
-from enginery.engine.runtimes import load_runtime, onnxruntime
-from enginery.engine.runtimes.tensorrt import TensorRT
-from enginery.engine.this_machine import Hardware, describe_machine, find_cpu
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine import this_machine
+from enginewright.engine.runtimes import load_runtime, onnxruntime
+from enginewright.engine.runtimes.tensorrt import TensorRT
+from enginewright.engine.this_machine import Hardware, describe_machine, find_cpu
 
 GPU = Hardware("NVIDIA H200", "9.0", "580.159", "13.0")
 
@@ -67,7 +67,7 @@ def test_tensorrt_for_rtx_needs_no_gpu_to_build(without_gpu, monkeypatch):
 
 
 def test_tensorrt_needs_a_gpu_and_names_the_runtime_that_needs_none(without_gpu, monkeypatch):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         describe_machine(installed(monkeypatch, "tensorrt", "11.4.0.106"))
     assert str(caught.value).startswith("runtime: tensorrt needs an NVIDIA GPU, but this machine shows no NVIDIA GPU")
     assert "runtime: tensorrt_rtx builds without one" in str(caught.value)
@@ -76,7 +76,7 @@ def test_tensorrt_needs_a_gpu_and_names_the_runtime_that_needs_none(without_gpu,
 @pytest.fixture
 def with_old_driver(monkeypatch):
     monkeypatch.setattr(
-        "enginery.engine.gpu.cuda._call", {"cudaDriverGetVersion": 12080, "cudaRuntimeGetVersion": 13020}.get
+        "enginewright.engine.gpu.cuda._call", {"cudaDriverGetVersion": 12080, "cudaRuntimeGetVersion": 13020}.get
     )
 
 
@@ -84,7 +84,7 @@ OLD_DRIVER = "the NVIDIA driver goes up to CUDA 12.8, and CUDA 13 is needed"
 
 
 def test_a_driver_that_is_too_old_is_refused_before_anything_is_built(with_old_driver, monkeypatch):
-    with pytest.raises(EngineryError, match=f"runtime: tensorrt needs an NVIDIA GPU, but {OLD_DRIVER}"):
+    with pytest.raises(EnginewrightError, match=f"runtime: tensorrt needs an NVIDIA GPU, but {OLD_DRIVER}"):
         describe_machine(installed(monkeypatch, "tensorrt", "11.4.0.106"))
 
 
@@ -115,7 +115,9 @@ def test_a_runtime_that_goes_on_without_the_gpu_says_why(with_old_driver, monkey
 def test_a_runtime_that_is_not_installed_says_how_to_install_it(monkeypatch, without_gpu, name, missing):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert load_runtime(name).missing() == missing
-    with pytest.raises(EngineryError, match=f"runtime: {name} is asked for in params.yaml, but {re.escape(missing)}"):
+    with pytest.raises(
+        EnginewrightError, match=f"runtime: {name} is asked for in params.yaml, but {re.escape(missing)}"
+    ):
         describe_machine(name)
 
 
@@ -128,7 +130,7 @@ def test_tensorrt_that_is_too_old_names_the_oldest_it_is_written_for(monkeypatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: library)
     monkeypatch.setattr(TensorRT, "_trt", lambda self: library)
     assert (
-        f" {version} is too old, Enginery is written for {oldest} and newer: pip install"
+        f" {version} is too old, Enginewright is written for {oldest} and newer: pip install"
         in load_runtime(name).missing()
     )
     library.__version__ = f"{oldest}.0.1"

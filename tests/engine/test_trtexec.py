@@ -6,12 +6,12 @@ import subprocess
 import pytest
 from support.plugins import plugin_library
 
-from enginery.core.params.build import Range
-from enginery.engine.machine import Machine
-from enginery.engine.record import EngineRecord
-from enginery.engine.target import target_of
-from enginery.engine.trtexec import reproduce_script
-from enginery.graph.interface import Interface, TensorSpec
+from enginewright.core.params.build import Range
+from enginewright.engine.machine import Machine
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.target import target_of
+from enginewright.engine.trtexec import reproduce_script
+from enginewright.graph.interface import Interface, TensorSpec
 
 VERSIONS = {
     "tensorrt 10": "10.16.1.11", "tensorrt 11": "11.4.0.106", "tensorrt_rtx 1.4": "1.4.0.76",

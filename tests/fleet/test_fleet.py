@@ -12,18 +12,18 @@ import pynvml
 import pytest
 from support.paths import ROOT
 
-from enginery.cli.commands import fleet as command
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.engine.this_machine import describe_machine
-from enginery.fleet import energy, here, node, nodes
-from enginery.fleet import run as run_module
-from enginery.fleet.answer import PASSED, Answer, Answers, Energy, Measured, Speed
-from enginery.fleet.choice import choose, described, frontier, offers_of
-from enginery.fleet.energy import energy_per_image
-from enginery.fleet.file import Fleet
-from enginery.fleet.page import all_rows, as_text, render_fleet
-from enginery.report.evidence import Findings
+from enginewright.cli.commands import fleet as command
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.engine.this_machine import describe_machine
+from enginewright.fleet import energy, here, node, nodes
+from enginewright.fleet import run as run_module
+from enginewright.fleet.answer import PASSED, Answer, Answers, Energy, Measured, Speed
+from enginewright.fleet.choice import choose, described, frontier, offers_of
+from enginewright.fleet.energy import energy_per_image
+from enginewright.fleet.file import Fleet
+from enginewright.fleet.page import all_rows, as_text, render_fleet
+from enginewright.report.evidence import Findings
 
 DESK, H200 = "{name: desk, kind: here, price_per_hour: 0.1}", "{name: h200, kind: ray, resource: h200}"
 TWO = f"cluster: 127.0.0.1:1\ntargets:\n  - {DESK}\n  - {{name: h200, kind: ray, resource: h200, price_per_hour: 3}}\n"
@@ -65,7 +65,7 @@ def listing(*targets, head="cluster: a:1\n"):
     ],
 )
 def test_a_mistake_in_the_file_is_one_sentence(tmp_path, text, sentence):
-    with pytest.raises(EngineryError, match=sentence) as raised:
+    with pytest.raises(EnginewrightError, match=sentence) as raised:
         fleet_of(tmp_path, text)
     assert "\n" not in str(raised.value)
 
@@ -78,7 +78,7 @@ def test_the_example_is_valid_and_so_are_the_targets_in_its_comments(tmp_path):
 
 
 def test_a_target_that_is_not_listed_is_refused(fleet):
-    with pytest.raises(EngineryError, match="has no target 'h20'; did you mean 'h200'"):
+    with pytest.raises(EnginewrightError, match="has no target 'h20'; did you mean 'h200'"):
         fleet.only(("h20",))
 
 
@@ -120,7 +120,7 @@ def test_the_cheapest_in_time_or_the_quickest_for_a_budget(fleet, latency, budge
     ]
     try:
         said = described(choose(offers_of(answers, fleet), latency, budget))
-    except EngineryError as error:
+    except EnginewrightError as error:
         said = str(error)
     assert said.startswith(taken)
 
@@ -129,14 +129,14 @@ def test_without_prices_images_per_second_decide_and_no_cost_is_told(tmp_path):
     fleet = fleet_of(tmp_path, listing("{name: desk, kind: here}", head=""))
     best = frontier(offers_of([answer("desk", (1, 2.0, 2.0), (8, 4.0, 4.0), (16, 32.0, 32.0))], fleet))
     assert [offer.speed.batch for offer in best] == [1, 8]
-    with pytest.raises(EngineryError, match="--budget needs prices: give targets a price_per_hour"):
+    with pytest.raises(EnginewrightError, match="--budget needs prices: give targets a price_per_hour"):
         choose(best, None, 1.0)
 
 
 def test_what_has_no_price_is_not_said_to_be_too_slow(tmp_path):
     fleet = fleet_of(tmp_path, listing(DESK, H200))
     offers = offers_of([answer("desk", (1, 8.0, 8.5)), answer("h200", (1, 0.5, 0.6))], fleet)
-    with pytest.raises(EngineryError, match=r"nothing with a price answers within 2 ms; .* 8\.5 ms, "):
+    with pytest.raises(EnginewrightError, match=r"nothing with a price answers within 2 ms; .* 8\.5 ms, "):
         choose(offers, 2.0, None)
 
 
@@ -152,7 +152,7 @@ def test_few_calls_are_compared_by_the_slowest_and_never_by_their_median(fleet):
 
     (offer,) = offered(few, old)
     assert "7 ms (the slowest of few calls)" in described(offer)
-    with pytest.raises(EngineryError, match=r"nothing answers within 2 ms"):
+    with pytest.raises(EnginewrightError, match=r"nothing answers within 2 ms"):
         choose([offer], 2.0, None)
 
 
@@ -250,7 +250,7 @@ def test_the_least_batch_is_found_in_any_order(fleet):
 def test_a_damaged_answer_says_how_to_mend_it(tmp_path, content):
     (tmp_path / "desk.json").write_text(content)
     with pytest.raises(
-        EngineryError, match=r"desk\.json is damaged .*: restore it from git, or delete it and ask desk"
+        EnginewrightError, match=r"desk\.json is damaged .*: restore it from git, or delete it and ask desk"
     ):
         Answers(tmp_path).of("desk")
 
@@ -277,7 +277,7 @@ def asked(fleet, monkeypatch, tmp_path):
 def refusing(step, sentence):
     def dvc(*arguments):
         if arguments[0] == step:
-            raise EngineryError(sentence)
+            raise EnginewrightError(sentence)
 
     return dvc
 
@@ -353,7 +353,7 @@ def test_a_runner_is_not_asked_and_that_is_said(tmp_path, monkeypatch, capsys):
 
 def test_files_that_no_commit_has_are_not_left_behind(monkeypatch):
     monkeypatch.setattr(nodes, "_git", lambda *_: b"data/images/cat.jpg\n")
-    with pytest.raises(EngineryError, match=r"data/images/cat\.jpg is not in it: `git add` or `dvc add` it"):
+    with pytest.raises(EnginewrightError, match=r"data/images/cat\.jpg is not in it: `git add` or `dvc add` it"):
         nodes._packed("abc")
 
 
@@ -433,5 +433,5 @@ def test_nvml_counts_the_gpu(monkeypatch):
 
 def test_a_node_with_other_versions_is_refused():
     here.require_same_versions(here.versions() | {"tensorrt": "11.4"})  # which is not installed here
-    with pytest.raises(EngineryError, match=r"this node has torch .*, not 1\.0: set it up"):
+    with pytest.raises(EnginewrightError, match=r"this node has torch .*, not 1\.0: set it up"):
         here.require_same_versions(here.versions() | {"torch": "1.0"})

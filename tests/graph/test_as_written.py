@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.graph.as_written import open_as_written, open_optimized, run_graph
+from enginewright.graph.as_written import open_as_written, open_optimized, run_graph
 
 
 def test_a_graph_runs_from_memory_as_from_disk(tiny_graph, tiny_onnx, samples):
@@ -15,7 +15,7 @@ def test_a_graph_runs_from_memory_as_from_disk(tiny_graph, tiny_onnx, samples):
 
 def test_as_many_threads_compute_as_cores_may_be_used(tiny_graph, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 3)  # of more that the machine has
+    monkeypatch.setattr("enginewright.core.cores.usable_cores", lambda: 3)  # of more that the machine has
     assert open_as_written(tiny_graph).get_session_options().intra_op_num_threads == 3
 
 

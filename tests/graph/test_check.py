@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from support.errors import error_of
 
-from enginery.core.errors import EngineryError
-from enginery.graph.check import check_graph
+from enginewright.core.errors import EnginewrightError
+from enginewright.graph.check import check_graph
 
 
 def logits(*values):
@@ -18,7 +18,7 @@ def test_a_graph_within_the_limit_passes_with_its_errors():
 @pytest.mark.parametrize("got", [[3.0, 5.0], [3.0, np.nan], [np.inf, 4.0]])
 def test_a_graph_beyond_the_limit_stops_the_pipeline(got):
     with pytest.raises(
-        EngineryError, match=r"simplify: wrong: the relative error of logits is .* may be 1e-01 at most"
+        EnginewrightError, match=r"simplify: wrong: the relative error of logits is .* may be 1e-01 at most"
     ):
         check_graph(logits(3.0, 4.0), logits(*got), 0.1, "simplify: wrong")
 
@@ -28,7 +28,7 @@ def test_the_worst_of_several_outputs_is_checked_and_named():
     close = {"scores": np.full((2, 3), 1.01), "map": np.full((2, 4, 4), 1.05)}
     assert check_graph(wanted, close, 0.1, "test").relative_error == pytest.approx(0.05)
     for broken in (1.5, np.nan):
-        with pytest.raises(EngineryError, match="test: the relative error of map is"):
+        with pytest.raises(EnginewrightError, match="test: the relative error of map is"):
             check_graph(wanted, close | {"map": np.full((2, 4, 4), broken)}, 0.1, "test")
 
 

@@ -1,4 +1,4 @@
-"""The choice among boxes inside a graph is that of enginery/tasks/boxes.py."""
+"""The choice among boxes inside a graph is that of enginewright/tasks/boxes.py."""
 
 import onnx
 import openvino
@@ -6,12 +6,12 @@ import pytest
 from support.detectors import FORMS, outputs_of, passed_through
 from support.pass_checks import model_of_text
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
-from enginery.tasks.choose import task_of
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
+from enginewright.tasks.choose import task_of
 
 SIZE = (80, 120)
 IMAGES = Preprocessing(
@@ -72,7 +72,7 @@ def test_names_that_the_outputs_take_are_made_free():
     onnx.checker.check_model(made, full_check=True)
     assert {output.name for output in given.graph.output} == {"boxes", "scores"}  # the graph itself stays
     taken = model_of_text("g (float[1,9,4] count) => (float[1,9,4] a) { a = Identity (count) }")
-    with pytest.raises(EngineryError, match="an input is called count: rename it"):
+    with pytest.raises(EnginewrightError, match="an input is called count: rename it"):
         choose_in_graph(taken, BoxesInGraph(outputs=("a",), how=BoxesParams(form="yolov5", unit="pixels")))
 
 
@@ -88,10 +88,10 @@ def test_names_that_the_outputs_take_are_made_free():
     ],
 )
 def test_what_cannot_be_chosen_from_is_refused(task, shapes, told):
-    with pytest.raises(EngineryError, match=told):
+    with pytest.raises(EnginewrightError, match=told):
         BoxesInGraph.of(task, shapes)
 
 
 def test_an_old_opset_is_refused():
-    with pytest.raises(EngineryError, match="takes opset 11 or later, and the graph has 10: export it again"):
+    with pytest.raises(EnginewrightError, match="takes opset 11 or later, and the graph has 10: export it again"):
         chosen_in_graph(detector("xyxy"), outputs_of("xyxy", images=1), opset=10)

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto
 from torture.kinds import graph_with_data_apart
 
-from enginery.core.errors import EngineryError
-from enginery.graph.onnx_file import load_graph
+from enginewright.core.errors import EnginewrightError
+from enginewright.graph.onnx_file import load_graph
 
 VALUES = np.arange(4 * 27, dtype=np.float32).tobytes()
 
@@ -55,7 +55,7 @@ def test_data_outside_the_folder_is_refused(outside, location, link, monkeypatch
         link(outside, folder / location)
     path = folder / "model.onnx"
     path.write_bytes(graph_with_data_apart(str(outside) if location == "SECRET" else location))
-    with pytest.raises(EngineryError, match="is not a valid ONNX file") as caught:
+    with pytest.raises(EnginewrightError, match="is not a valid ONNX file") as caught:
         load_graph(path)
     assert "\n" not in str(caught.value)
 
@@ -64,7 +64,7 @@ def test_a_folder_of_data_that_is_a_link_is_refused(outside):
     folder = outside.parent / "project"
     (folder / "sub").symlink_to(outside.parent)
     (folder / "model.onnx").write_bytes(graph_with_data_apart("sub/secret"))
-    with pytest.raises(EngineryError):
+    with pytest.raises(EnginewrightError):
         load_graph(folder / "model.onnx")
 
 
@@ -78,7 +78,7 @@ def test_a_wrong_place_in_the_data_is_refused(outside, changes):
     folder = outside.parent / "project"
     (folder / "weights").write_bytes(VALUES)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(EngineryError, match="is not a valid ONNX file"):
+    with pytest.raises(EnginewrightError, match="is not a valid ONNX file"):
         load_graph(folder / "model.onnx")
 
 

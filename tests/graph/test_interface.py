@@ -4,11 +4,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.errors import error_of
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import Profile, Range
-from enginery.engine.gpu.cuda import POISON
-from enginery.graph.onnx_file import fixed_batch, load_graph
-from enginery.graph.read_interface import FLOATS, interface_of, read_interface
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Profile, Range
+from enginewright.engine.gpu.cuda import POISON
+from enginewright.graph.onnx_file import fixed_batch, load_graph
+from enginewright.graph.read_interface import FLOATS, interface_of, read_interface
 
 PROFILE = Profile(batch=Range(min=1, opt=2, max=4))
 SIZED = Profile(batch=Range(min=1, opt=2, max=4), height=Range(min=8, opt=8, max=16))
@@ -75,7 +75,7 @@ def test_a_size_that_varies_needs_a_range_in_the_profile(written):
 
 def test_a_size_without_a_name_is_refused(written):
     path = written([("image", TensorProto.FLOAT, ["batch", None])], [("map", TensorProto.FLOAT, ["batch", None])])
-    with pytest.raises(EngineryError, match="input image has a dynamic size 'without a name' at axis 1"):
+    with pytest.raises(EnginewrightError, match="input image has a dynamic size 'without a name' at axis 1"):
         read_interface(path, SIZED)
 
 
@@ -108,7 +108,7 @@ def test_an_output_that_is_not_of_floats_is_refused(written, kind):
         [("found", kind, ["batch", 3])],
         [helper.make_node("Cast", ["image"], ["found"], to=kind)],
     )
-    with pytest.raises(EngineryError, match=r"output found is \w+ and must be one of float32, float16, float64"):
+    with pytest.raises(EnginewrightError, match=r"output found is \w+ and must be one of float32, float16, float64"):
         read_interface(path, PROFILE)
 
 
@@ -135,7 +135,7 @@ def test_a_fixed_batch_needs_a_profile_of_this_batch_alone(written):
 
 def test_a_batch_that_is_frozen_into_the_graph_is_refused(written):
     path = written([("image", TensorProto.FLOAT, ["batch", 3])], [("map", TensorProto.FLOAT, [2, 3])])
-    with pytest.raises(EngineryError, match="a batch size is frozen into the graph"):
+    with pytest.raises(EnginewrightError, match="a batch size is frozen into the graph"):
         read_interface(path, PROFILE)
 
 

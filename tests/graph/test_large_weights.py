@@ -10,22 +10,22 @@ from onnx import TensorProto, helper, numpy_helper
 from support.checkout import ROOT, Project
 from support.quantized import KEEP_NOTHING
 
-from enginery.core.errors import EngineryError
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.graph import data_apart
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.bf16_twin import float32_twin
-from enginery.graph.data_apart import array_of, is_large
-from enginery.graph.files import copy_graph, data_of, graph_bytes, graph_files, graph_sha256
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.graph.passes import rewrite_graph
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.cast import cast
-from enginery.quantization.quantize import quantize
-from enginery.quantization.write_int8 import Range, write_int8
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.graph import data_apart
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.bf16_twin import float32_twin
+from enginewright.graph.data_apart import array_of, is_large
+from enginewright.graph.files import copy_graph, data_of, graph_bytes, graph_files, graph_sha256
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.passes import rewrite_graph
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.cast import cast
+from enginewright.quantization.quantize import quantize
+from enginewright.quantization.write_int8 import Range, write_int8
 from stages.simplify import simplify
 from stages.weights import weights
 
@@ -92,7 +92,7 @@ def test_weights_that_fit_are_one_file_again(tiny_graph, tiny_onnx, large_onnx, 
 @pytest.mark.parametrize("damage", [lambda data: data.unlink(), lambda data: data.write_bytes(b"cut")])
 def test_missing_and_truncated_weights_are_a_sentence(large_onnx, damage):
     damage(data_of(large_onnx))
-    with pytest.raises(EngineryError, match=r"model\.onnx is not a valid ONNX file, it may be truncated: .*data"):
+    with pytest.raises(EnginewrightError, match=r"model\.onnx is not a valid ONNX file, it may be truncated: .*data"):
         load_graph(large_onnx)
 
 

@@ -9,9 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 from support.checkout import ROOT, Project
 from support.pass_checks import model_of_text
 
-from enginery.core.errors import EngineryError
-from enginery.graph.simplify import Simplification, fold_constants, simplify_graph
-from enginery.quantization.write_int8 import tensors_in_int8
+from enginewright.core.errors import EnginewrightError
+from enginewright.graph.simplify import Simplification, fold_constants, simplify_graph
+from enginewright.quantization.write_int8 import tensors_in_int8
 from stages import simplify as stage
 
 RANGE = {"min": 8, "opt": 8, "max": 16}
@@ -87,7 +87,7 @@ def test_what_was_removed_is_recorded(simplify, tmp_path):
 
 def test_a_graph_that_is_right_only_at_the_samples_size_stops_the_pipeline(simplify, tmp_path, monkeypatch):
     monkeypatch.setattr(stage, "simplify_graph", lambda model: mean_of_images(AT_ONE_SIZE))
-    with pytest.raises(EngineryError, match="does not compute what the exported one computes: the relative error"):
+    with pytest.raises(EnginewrightError, match="does not compute what the exported one computes: the relative error"):
         simplify()
     assert not (tmp_path / "simplified").exists()
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.engine.record import LayerTime
-from enginery.mixing.blocks import Parts, blocks_of, places_of, share_named, times_of_blocks
-from enginery.mixing.traces import layers_on_way, median_times
-from enginery.mixing.ways import cheapest_way, ways_worth_trying
-from enginery.quantization.placement import arithmetic_nodes
+from enginewright.engine.record import LayerTime
+from enginewright.mixing.blocks import Parts, blocks_of, places_of, share_named, times_of_blocks
+from enginewright.mixing.traces import layers_on_way, median_times
+from enginewright.mixing.ways import cheapest_way, ways_worth_trying
+from enginewright.quantization.placement import arithmetic_nodes
 
 SQUARE = {"w": np.ones((4, 4, 1, 1), np.float32)}
 GRAPHS = {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.mixes import mix_with
 
-from enginery.core.errors import EngineryError
-from enginery.mixing.choice import choose
-from enginery.mixing.in_words import in_words
-from enginery.mixing.make import Made
-from enginery.mixing.records import Mix, Times
+from enginewright.core.errors import EnginewrightError
+from enginewright.mixing.choice import choose
+from enginewright.mixing.in_words import in_words
+from enginewright.mixing.make import Made
+from enginewright.mixing.records import Mix, Times
 
 TYPES = ("int8", "bf16", "fp32")
 WAYS = [*((each, each) for each in TYPES), ("int8", "bf16"), ("bf16", "fp32")]
@@ -60,7 +60,7 @@ def test_what_breaks_a_threshold_is_no_candidate():
     assert (mix.mixed, mix.rival) == (4, "fp32")
     assert [each.raced is None for each in mix.candidates] == [False, False, False, True, False]
     keeps = "neither int8 nor bf16 nor fp32 keeps precisions.best.thresholds on calibration samples"
-    with pytest.raises(EngineryError, match=rf"^mix\.best: {keeps}; the closest takes 90% of what they allow"):
+    with pytest.raises(EnginewrightError, match=rf"^mix\.best: {keeps}; the closest takes 90% of what they allow"):
         chosen(races(FAST, 1, 1, 1, 1, 1), used=(0.9, 2, 1, 0.1, 0.1))
 
 
@@ -94,5 +94,5 @@ def test_each_type_of_a_mix_is_counted():
 @pytest.mark.parametrize("number", [-1, 0, 5])
 def test_a_record_whose_best_mix_is_none_is_damaged(number):
     written = chosen(races(FAST, 1, 0.9, 0.8, 1.2, 0.7)).model_copy(update={"mixed": number}).model_dump_json()
-    with pytest.raises(EngineryError, match=rf"^mix\.json is damaged .* candidate {number} mixes nothing\)$"):
+    with pytest.raises(EnginewrightError, match=rf"^mix\.json is damaged .* candidate {number} mixes nothing\)$"):
         Mix.parse(written.encode(), "mix.json")

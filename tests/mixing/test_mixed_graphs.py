@@ -6,16 +6,16 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from support.quantized import KEEP_NOTHING
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.calibration import CalibrationParams
-from enginery.graph.as_written import run_as_written
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.quantization.calibration.cache import write_cache
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.calibration.provenance import provided_provenance
-from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect
-from enginery.quantization.mixed import quantize_beside, types_to_mix
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.graph.as_written import run_as_written
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.quantization.calibration.cache import write_cache
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.calibration.provenance import provided_provenance
+from enginewright.quantization.dialect import dialect_of
+from enginewright.quantization.in_dialect import Ingredients, quantize_in_dialect
+from enginewright.quantization.mixed import quantize_beside, types_to_mix
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -94,5 +94,5 @@ def test_fp32_takes_part_where_the_compilers_int8_has_it_and_what_it_cannot_have
         assert types_to_mix(floating, keep, dialect) == types
     for floating in ("bf16", "fp32"):
         message = rf"^mix\.best\.floating: here int8 can be mixed with fp16 alone, not with {floating}$"
-        with pytest.raises(EngineryError, match=message):
+        with pytest.raises(EnginewrightError, match=message):
             types_to_mix(floating, keep, TENSORRT)

@@ -10,17 +10,17 @@ from onnx import TensorProto
 from support.pass_checks import model_of_text
 from support.small_project import lay_over, run_stages, small_project
 
-from enginery.core.errors import EngineryError
-from enginery.engine.record import EngineRecord, LayerTime
-from enginery.graph.choose_boxes import BoxesInGraph
-from enginery.graph.files import graph_sha256
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.mixing.here import Here
-from enginery.mixing.race import Raced, Races
-from enginery.mixing.records import MIX, Mix, Times
-from enginery.mixing.traces import layers_in_turns, read_traces
-from enginery.quantization.rescue.records import RESCUE, Rescue
-from enginery.speed.records import Trace
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.record import EngineRecord, LayerTime
+from enginewright.graph.choose_boxes import BoxesInGraph
+from enginewright.graph.files import graph_sha256
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.mixing.here import Here
+from enginewright.mixing.race import Raced, Races
+from enginewright.mixing.records import MIX, Mix, Times
+from enginewright.mixing.traces import layers_in_turns, read_traces
+from enginewright.quantization.rescue.records import RESCUE, Rescue
+from enginewright.speed.records import Trace
 from stages import mix as module
 
 GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
@@ -158,7 +158,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=list(WRONG))
 def test_a_trace_that_does_not_fit_is_refused(trace, changes, message):
-    with pytest.raises(EngineryError, match=message):
+    with pytest.raises(EnginewrightError, match=message):
         trace(**changes)
 
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from enginery.core.params.model import ModelParams
-from enginery.model.factory import make_model
+from enginewright.core.params.model import ModelParams
+from enginewright.model.factory import make_model
 
 USERS_NET = """
 from torch import nn

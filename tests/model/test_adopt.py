@@ -5,10 +5,10 @@ from onnx import TensorProto, helper
 from support.errors import error_of
 from support.tensors import noise, of_each, sizes_of
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import Profile, Range
-from enginery.graph.read_interface import interface_of
-from enginery.model.adopt import adopt_graph, settle_sizes
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Profile, Range
+from enginewright.graph.read_interface import interface_of
+from enginewright.model.adopt import adopt_graph, settle_sizes
 
 BATCH = Profile(batch=Range(min=1, opt=2, max=8))
 BATCHED = of_each({0: "batch"})
@@ -78,7 +78,7 @@ def test_a_size_with_a_name_of_the_exporter_is_what_runs_show(sizes, wanted):
 
     def run(feeds):
         if sizes is None:
-            raise EngineryError("the batch is fixed")
+            raise EnginewrightError("the batch is fixed")
         return {"scores": noise(2, sizes[int(feeds["call"])])}
 
     settle_sizes(graph, run, [{"call": np.array(call)} for call in range(2)], BATCH)

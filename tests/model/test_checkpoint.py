@@ -9,11 +9,11 @@ from support.paths import ROOT
 from support.unpickling import TouchesFile
 from torch import nn
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.core.params.model import ModelParams
-from enginery.data.sample_set import SampleSet
-from enginery.model.checkpoint import (
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.core.params.model import ModelParams
+from enginewright.data.sample_set import SampleSet
+from enginewright.model.checkpoint import (
     apply_weights,
     load_model,
     not_finite,
@@ -21,9 +21,9 @@ from enginery.model.checkpoint import (
     require_finite,
     save_weights,
 )
-from enginery.model.factory import make_model
-from enginery.model.records import Weights
-from enginery.model.weights import obtain_model
+from enginewright.model.factory import make_model
+from enginewright.model.records import Weights
+from enginewright.model.weights import obtain_model
 
 MODEL, CLASSES = ModelParams(source="squeezenet1_1", arguments={}), 3
 
@@ -163,7 +163,7 @@ def test_nan_and_infinite_weights_are_named(state, checkpoint, refusal_of, broke
 def test_a_checkpoint_that_does_not_exist_is_named(samples, tmp_path):
     ours = Params.read(ROOT / "params.yaml").weights
     params = ours.model_copy(update={"source": str(tmp_path / "none.pt")})
-    with pytest.raises(EngineryError, match=r"weights\.source: .*none\.pt does not exist"):
+    with pytest.raises(EnginewrightError, match=r"weights\.source: .*none\.pt does not exist"):
         obtain_model(MODEL, params, samples, tmp_path)
 
 
@@ -233,7 +233,9 @@ def test_a_mask_of_minus_infinity_is_accepted_and_a_weight_of_nan_is_refused():
     state, model = Masked().state_dict(), Masked()
     apply_weights(model, state, Path("given.pt"))
     state["bias"][0] = torch.nan
-    with pytest.raises(EngineryError, match=r"given.pt has NaN or infinite values in bias: its training went wrong"):
+    with pytest.raises(
+        EnginewrightError, match=r"given.pt has NaN or infinite values in bias: its training went wrong"
+    ):
         apply_weights(model, state, Path("given.pt"))
     require_finite(model.state_dict(), Path("given.pt"), not_finite(model.state_dict()))
 

@@ -5,13 +5,13 @@ from support.errors import error_of
 from support.tensors import noise, of_each, sizes_of
 from torch import nn
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import Axis, Profile, Range
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.onnx_file import save_graph
-from enginery.graph.read_interface import interface_of, read_interface
-from enginery.model.export import export_model, require_names
-from enginery.model.source_model import run_model
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Axis, Profile, Range
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.onnx_file import save_graph
+from enginewright.graph.read_interface import interface_of, read_interface
+from enginewright.model.export import export_model, require_names
+from enginewright.model.source_model import run_model
 
 OPSET = 20
 BATCH = Profile(batch=Range(min=1, opt=2, max=8))
@@ -132,7 +132,7 @@ def test_an_output_with_the_name_of_an_input_is_refused():
 @pytest.mark.parametrize("name", ["input.1", "my input", "self", "class", "0"])
 def test_an_input_whose_name_is_no_python_identifier_is_refused(name):
     with pytest.raises(
-        EngineryError, match=rf"^samples\.source: an input is called '{name}', which can be no argument"
+        EnginewrightError, match=rf"^samples\.source: an input is called '{name}', which can be no argument"
     ):
         require_names(["image", name])
 
@@ -200,7 +200,7 @@ def test_without_ranges_sizes_are_fixed_to_those_of_the_samples(tmp_path):
     assert sizes_of([*graph.graph.input, *graph.graph.output]) == {"input": [4, 3, 8, 8], "logits": [4, 12]}
     assert_computes_the_same(model, graph, example)
     save_graph(export_model(model, example, IMAGES, BATCH, OPSET), tmp_path / "model.onnx")
-    with pytest.raises(EngineryError, match="a batch size is frozen into the graph"):
+    with pytest.raises(EnginewrightError, match="a batch size is frozen into the graph"):
         read_interface(tmp_path / "model.onnx", BATCH)
 
 

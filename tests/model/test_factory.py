@@ -3,9 +3,9 @@ import sys
 import pytest
 from support.errors import error_of
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.model import ModelParams
-from enginery.model.factory import make_model
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.model import ModelParams
+from enginewright.model.factory import make_model
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_misspelt_model_suggests_the_nearest(name, wanted):
 
 def test_torchvision_gets_the_arguments_too():
     assert make_model(ModelParams(source="resnet18", arguments={"num_classes": 7}), 3).fc.out_features == 7
-    with pytest.raises(EngineryError, match=r"model\.arguments: torchvision's resnet18 refuses them: .*'widht'"):
+    with pytest.raises(EnginewrightError, match=r"model\.arguments: torchvision's resnet18 refuses them: .*'widht'"):
         make_model(ModelParams(source="resnet18", arguments={"widht": 7}), 3)
 
 
@@ -129,5 +129,5 @@ def test_a_state_of_more_than_tensors_is_refused(users):
 def test_lazy_layers_are_refused(tmp_path, monkeypatch):
     (tmp_path / "lazy_net.py").write_text("from torch import nn\ndef make():\n    return nn.LazyLinear(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(EngineryError, match=r"returns layers that do not know their sizes yet \(bias, weight\)"):
+    with pytest.raises(EnginewrightError, match=r"returns layers that do not know their sizes yet \(bias, weight\)"):
         make_model(ModelParams(source="lazy_net:make", arguments={}), 3)

@@ -11,16 +11,16 @@ import torch
 from support.pass_checks import session_of
 from support.tensors import of_each
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import Profile, Range
-from enginery.core.params.model import ModelParams
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.core.params.text import TextPreprocessing
-from enginery.data.manifest import PreparedTexts
-from enginery.model import from_timm
-from enginery.model.export import export_model
-from enginery.model.factory import make_model
-from enginery.model.from_transformers import (
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Profile, Range
+from enginewright.core.params.model import ModelParams
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.text import TextPreprocessing
+from enginewright.data.manifest import PreparedTexts
+from enginewright.model import from_timm
+from enginewright.model.export import export_model
+from enginewright.model.factory import make_model
+from enginewright.model.from_transformers import (
     Pooled,
     described,
     folder_of,
@@ -81,7 +81,7 @@ def test_all_that_makes_a_model_is_read_from_its_folder(tmp_path, pooling, modul
     ],
 )
 def test_a_folder_that_is_not_understood_is_refused(tmp_path, changed, told):
-    with pytest.raises(EngineryError, match=told):
+    with pytest.raises(EnginewrightError, match=told):
         described(MODEL, write(tmp_path, **changed))
 
 
@@ -105,17 +105,17 @@ def test_a_folder_without_weights_another_tokenizer_and_too_long_texts_are_refus
     (folder / "tokenizer.json").write_text("{}")
     how = TextPreprocessing(tokenizer="data/texts/other.json")
     prepared = PreparedTexts(how=how, tokenizer_sha256="0" * 64, vocabulary=9, cut=0, together=1)
-    with pytest.raises(EngineryError, match=re.escape("data/texts/other.json is not")):
+    with pytest.raises(EnginewrightError, match=re.escape("data/texts/other.json is not")):
         require_its_tokenizer(folder, prepared)
     require_room({"config": {}}, prepared)
-    with pytest.raises(EngineryError, match=r"longest: texts may have 128 tokens, and the model has 64 positions"):
+    with pytest.raises(EnginewrightError, match=r"longest: texts may have 128 tokens, and the model has 64 positions"):
         require_room({"config": {"max_position_embeddings": 64}}, prepared)
-    with pytest.raises(EngineryError, match="the model has 127 positions"):
+    with pytest.raises(EnginewrightError, match="the model has 127 positions"):
         require_room({"config": {"model_type": "mpnet", "pad_token_id": 1, "max_position_embeddings": 129}}, prepared)
-    with pytest.raises(EngineryError, match=re.escape("org/name is no folder here, and models are not downloaded")):
+    with pytest.raises(EnginewrightError, match=re.escape("org/name is no folder here, and models are not downloaded")):
         folder_of(ModelParams(source="transformers:org/name", arguments={}), Path("data/models"))
     (folder / "model.safetensors").unlink()
-    with pytest.raises(EngineryError, match=re.escape("has no model.safetensors")):
+    with pytest.raises(EnginewrightError, match=re.escape("has no model.safetensors")):
         folder_of(MODEL, Path("data/models"))
 
 
@@ -124,7 +124,7 @@ def test_a_folder_without_weights_another_tokenizer_and_too_long_texts_are_refus
 )
 def test_a_package_that_is_missing_is_named(source, package, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(EngineryError, match=f"{package} is not installed: pip install -e"):
+    with pytest.raises(EnginewrightError, match=f"{package} is not installed: pip install -e"):
         make_model(ModelParams(source=source, arguments={"architecture": "BertModel", "config": {}}), 2)
 
 
@@ -180,7 +180,7 @@ def test_a_model_of_timm_has_the_classes_of_the_images_and_its_own_preprocessing
     assert model(torch.zeros(1, 3, 160, 160)).shape == (1, 7)
     how = Preprocessing(resize=160, crop=160, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
     assert from_timm.differences(model, how)[0].startswith("interpolation bilinear, where the model had bicubic")
-    with pytest.raises(EngineryError, match="timm has no model 'test_vitt'; did you mean"):
+    with pytest.raises(EnginewrightError, match="timm has no model 'test_vitt'; did you mean"):
         make_model(ModelParams(source="timm:test_vitt", arguments={}), 7)
 
 
@@ -219,5 +219,5 @@ def test_it_is_told_where_params_prepare_images_otherwise_than_timm(monkeypatch)
 def test_an_architecture_that_is_no_model_is_refused(name):
     pytest.importorskip("transformers")
     arguments = {"architecture": name, "config": {"model_type": "bert"}, "pooling": None, "normalize": False}
-    with pytest.raises(EngineryError, match=f"has no architecture {name}"):
+    with pytest.raises(EnginewrightError, match=f"has no architecture {name}"):
         make_model(MODEL.model_copy(update={"arguments": arguments}), None)

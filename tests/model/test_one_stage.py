@@ -9,12 +9,12 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 from torchvision.ops import FrozenBatchNorm2d, batched_nms
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.model import ModelParams
-from enginery.model.factory import make_model
-from enginery.model.one_stage import as_graph, with_usual_epsilon
-from enginery.tasks.boxes import find_boxes
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.model import ModelParams
+from enginewright.model.factory import make_model
+from enginewright.model.one_stage import as_graph, with_usual_epsilon
+from enginewright.tasks.boxes import find_boxes
 
 SIZE, CLASSES = 128, 4
 
@@ -79,7 +79,7 @@ def test_the_background_is_no_class_of_the_samples():
 def test_detectors_that_propose_regions_are_refused_in_a_sentence():
     params = ModelParams(source="fasterrcnn_mobilenet_v3_large_320_fpn", arguments={})
     with pytest.raises(
-        EngineryError, match=r"torchvision's FasterRCNN proposes regions first, .* ssd300_vgg16, ssdlite"
+        EnginewrightError, match=r"torchvision's FasterRCNN proposes regions first, .* ssd300_vgg16, ssdlite"
     ):
         make_model(params, 3)
 

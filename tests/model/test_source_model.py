@@ -9,14 +9,20 @@ import pytest
 import torch
 from torch import nn
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.text import TextPreprocessing
-from enginery.data.manifest import Manifest, PreparedTexts
-from enginery.data.sample_set import SampleSet
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.model.records import Weights
-from enginery.model.source_model import open_source_model, require_runs, require_same_alone, require_steady, run_model
-from enginery.tasks.choose import task_of
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.text import TextPreprocessing
+from enginewright.data.manifest import Manifest, PreparedTexts
+from enginewright.data.sample_set import SampleSet
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.model.records import Weights
+from enginewright.model.source_model import (
+    open_source_model,
+    require_runs,
+    require_same_alone,
+    require_steady,
+    run_model,
+)
+from enginewright.tasks.choose import task_of
 
 FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float32)}
 
@@ -43,7 +49,7 @@ def samples_of(classes):
 
 
 def refusal_of(answer, classes=0):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         require_runs(run_of(answer), FEEDS, samples_of(classes))
     return str(caught.value)
 
@@ -70,7 +76,7 @@ def test_a_given_graph_is_run_as_it_is_written(tmp_path, pair_onnx, pair_feeds):
 
 def test_the_whole_reason_of_a_given_graph_that_fails_is_reported(tmp_path, tiny_onnx):
     (tmp_path / "model.onnx").write_bytes(tiny_onnx.read_bytes())
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         open_source_model(tmp_path)({"input": np.zeros((2, 3, 9, 8), np.float32)})
     told = str(caught.value)
     assert told.startswith("model.source: the model fails on input (2, 3, 9, 8): ")
@@ -83,7 +89,7 @@ def test_a_given_graph_that_cannot_be_opened_is_reported(tmp_path, tiny_graph):
     strange.graph.node[0].domain = "com.example"
     strange.opset_import.add(domain="com.example", version=1)
     onnx.save(strange, tmp_path / "model.onnx")
-    with pytest.raises(EngineryError, match=r"^model\.source: ONNX Runtime cannot open the file: .*com\.example"):
+    with pytest.raises(EnginewrightError, match=r"^model\.source: ONNX Runtime cannot open the file: .*com\.example"):
         open_source_model(tmp_path)
 
 
@@ -92,7 +98,7 @@ def test_a_given_graph_of_an_opset_to_come_says_which_is_executed(tmp_path, tiny
     newer.opset_import[0].version = onnx.defs.onnx_opset_version()
     onnx.save(newer, tmp_path / "model.onnx")
     with pytest.raises(
-        EngineryError, match=r"^model\.source: the file is of a newer opset .*: export it with opset \d+, "
+        EnginewrightError, match=r"^model\.source: the file is of a newer opset .*: export it with opset \d+, "
     ):
         open_source_model(tmp_path)
 
@@ -100,11 +106,11 @@ def test_a_given_graph_of_an_opset_to_come_says_which_is_executed(tmp_path, tiny
 def test_a_model_that_fails_for_a_batch_size_is_reported_in_every_stage(tmp_path, monkeypatch):
     """The stage reference runs larger batches than those that the export tries."""
     monkeypatch.setattr(
-        "enginery.model.source_model.load_model", lambda folder: Net(lambda pixels: pixels.reshape(2, 6))
+        "enginewright.model.source_model.load_model", lambda folder: Net(lambda pixels: pixels.reshape(2, 6))
     )
     run = open_source_model(tmp_path)
     assert run(FEEDS)["logits"].shape == (2, 6)
-    with pytest.raises(EngineryError, match=r"^model\.source: the model fails on input \(3, 6\): RuntimeError: "):
+    with pytest.raises(EnginewrightError, match=r"^model\.source: the model fails on input \(3, 6\): RuntimeError: "):
         run({"input": np.zeros((3, 6), np.float32)})
 
 
@@ -136,7 +142,7 @@ def test_a_model_that_accepts_two_samples_is_refused_without_this_setting():
         return pixels + torch.zeros(3, 6)[: len(pixels)]
 
     feeds = {"input": np.zeros((4, 6), np.float32)}
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         require_runs(run_of(answer), feeds, samples_of(0))
     assert str(caught.value).startswith("model.source: the model fails on input (4, 6): RuntimeError: ")
     assert "It takes a single sample" not in str(caught.value)
@@ -197,7 +203,7 @@ def test_a_single_class_is_told_where_to_list_the_others():
 def test_a_model_without_scores_passes_if_model_scores_is_none():
     feeds, outputs = FEEDS, run_of(lambda pixels: pixels[:, :1])
     assert require_runs(outputs, feeds, samples_of(2), "none")["logits"].shape == (2, 1)
-    with pytest.raises(EngineryError, match=r"set task, or model\.scores: none"):
+    with pytest.raises(EnginewrightError, match=r"set task, or model\.scores: none"):
         require_runs(outputs, feeds, samples_of(2))
 
 
@@ -221,7 +227,7 @@ def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
     [("odds", 0, "a score per class"), ("logits", 3, "a score for each of the 3 classes")],
 )
 def test_the_output_that_model_scores_names_must_hold_scores(scores, classes, wanted):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         require_runs(run_of(lambda pixels: pixels), FEEDS, samples_of(classes), scores)
     assert str(caught.value) == (
         f"model.scores: '{scores}' is no output with {wanted}. The model returns logits (2, 6), which would fit task: "
@@ -241,7 +247,7 @@ def test_a_model_that_answers_at_random_is_refused():
     }.items():
         run = run_of(answer)
         answered = [run(feeds) for feeds in asked]
-        with pytest.raises(EngineryError, match=said) if said else nullcontext():
+        with pytest.raises(EnginewrightError, match=said) if said else nullcontext():
             require_steady(run, asked, answered)
 
 
@@ -250,7 +256,7 @@ def test_a_model_that_answers_at_random_is_refused():
 )
 def test_a_model_whose_answers_depend_on_the_batch_is_refused(answer, told):
     run = run_of(answer)
-    with pytest.raises(EngineryError, match=told) if told else nullcontext():
+    with pytest.raises(EnginewrightError, match=told) if told else nullcontext():
         require_same_alone(run, FEEDS, run(FEEDS), task_of("classification"))
 
 
@@ -262,7 +268,7 @@ def test_a_detector_whose_boxes_swap_places_answers_the_same():
     for alone, told in ((rows[[0, 2, 1]], None), (rows[:0], "depends on the others of its")):
         found = np.zeros((1, 3, 6), np.float32)
         found[0, : len(alone)] = alone
-        with pytest.raises(EngineryError, match=told) if told else nullcontext():
+        with pytest.raises(EnginewrightError, match=told) if told else nullcontext():
             require_same_alone(lambda feeds, found=found: {"found": found}, FEEDS, together, detection)
 
 
@@ -289,5 +295,5 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_named():
     )
     samples = samples_of(0)
     samples = replace(samples, manifest=samples.manifest.model_copy(update={"text": prepared}))
-    with pytest.raises(EngineryError, match=r"index out of range.*\n.*knows 10 tokens, and texts have up to 8"):
+    with pytest.raises(EnginewrightError, match=r"index out of range.*\n.*knows 10 tokens, and texts have up to 8"):
         require_runs(partial(run_model, words), feeds, samples)

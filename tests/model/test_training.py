@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.weights import TrainingParams
-from enginery.model.training import last_layer, train, train_all_layers, usable_device
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.weights import TrainingParams
+from enginewright.model.training import last_layer, train, train_all_layers, usable_device
 
 
 class WithAuxiliaryOutput(nn.Module):
@@ -97,7 +97,7 @@ def test_the_last_layer_is_the_one_that_returns_the_logits(model):
 
 
 def test_a_model_without_a_last_layer_is_refused(samples):
-    with pytest.raises(EngineryError, match="has no linear layer or convolution"):
+    with pytest.raises(EnginewrightError, match="has no linear layer or convolution"):
         train(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten()), samples, params(epochs=0))
 
 
@@ -105,6 +105,6 @@ def test_a_missing_gpu_is_one_sentence():
     if torch.cuda.is_available():
         assert usable_device("cuda").type == "cuda"
     else:
-        with pytest.raises(EngineryError, match=r"weights\.training\.device: PyTorch cannot use cuda here: \w"):
+        with pytest.raises(EnginewrightError, match=r"weights\.training\.device: PyTorch cannot use cuda here: \w"):
             usable_device("cuda")
     assert usable_device("cpu").type == "cpu"

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.graph.onnx_file import load_graph
-from enginery.model.user_code import (
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.graph.onnx_file import load_graph
+from enginewright.model.user_code import (
     _is_installed,
     describe_user_error,
     files_named_in,
@@ -168,7 +168,7 @@ def test_other_code_has_another_fingerprint(project):
 
 @pytest.mark.parametrize("source", ["users_nothing:build", "users_nothing.nets:build"])
 def test_a_module_that_does_not_exist_is_named_with_the_folder_that_was_searched(project, source):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         fingerprint(source)
     assert str(caught.value) == (
         f"model.source: there is no module 'users_nothing' in {Path.cwd()} nor among the installed packages"
@@ -242,10 +242,10 @@ def test_a_very_long_message_is_cut():
     ("call", "argument", "message"),
     [
         (np.linalg.inv, np.zeros((2, 2)), "LinAlgError: Singular matrix"),
-        (load_graph, Path("x.onnx"), "EngineryError: x.onnx is missing: run `dvc repro` to make it"),
+        (load_graph, Path("x.onnx"), "EnginewrightError: x.onnx is missing: run `dvc repro` to make it"),
     ],
 )
-def test_lines_in_libraries_and_in_enginery_are_left_out(call, argument, message):
+def test_lines_in_libraries_and_in_enginewright_are_left_out(call, argument, message):
     first, place = describe_user_error(raised_by(call, argument)).split("\n  ")
     assert first == message
     assert place.startswith(__file__)

@@ -22,12 +22,12 @@ from support.small_project import (
     small_project,
 )
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.inference import InferenceParams
-from enginery.data.manifest import Manifest
-from enginery.data.sample_set import output_file
-from enginery.engine.engine import open_engine
-from enginery.model.records import Reference, Weights
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.inference import InferenceParams
+from enginewright.data.manifest import Manifest
+from enginewright.data.sample_set import output_file
+from enginewright.engine.engine import open_engine
+from enginewright.model.records import Reference, Weights
 
 SMALL_IMAGES = "samples: {preprocessing: {resize: 20, crop: 16}}"
 MAPS = """
@@ -155,10 +155,10 @@ def test_arrays_that_vary_along_an_axis_that_two_inputs_share(project, monkeypat
     assert [other.sizes for other in validation.resized] == [{"length": 4}, {"length": 48}]
     with open_engine(Path("artifacts/engines/int8"), None, InferenceParams.read()) as engine:
         fed = {"ids": np.zeros((2, 9), np.int64), "mask": np.ones((2, 8), np.float32)}
-        with pytest.raises(EngineryError, match="input mask has length 8, and input ids has 9"):
+        with pytest.raises(EnginewrightError, match="input mask has length 8, and input ids has 9"):
             engine.run(fed)
         with pytest.raises(
-            EngineryError, match=r"input ids has shape \(2, 49\), and the engine takes \(1 to 4, 4 to 48\)"
+            EnginewrightError, match=r"input ids has shape \(2, 49\), and the engine takes \(1 to 4, 4 to 48\)"
         ):
             engine.run({"ids": np.zeros((2, 49), np.int64), "mask": np.ones((2, 49), np.float32)})
 

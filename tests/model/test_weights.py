@@ -7,10 +7,10 @@ from support.errors import error_of
 from support.unpickling import TouchesFile
 from torch import nn
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.model import ModelParams
-from enginery.model.factory import make_model
-from enginery.model.weights import _classes_of, _pretrained
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.model import ModelParams
+from enginewright.model.factory import make_model
+from enginewright.model.weights import _classes_of, _pretrained
 
 ACCEPTED = {
     "inception_v3": {"transform_input": True},
@@ -37,14 +37,16 @@ def published(monkeypatch):
 def test_arguments_that_torchvision_sets_with_published_weights_must_be_given(published, name):
     """Without them, Inception computes something else from the same weights, and no later check could notice."""
     if wanted := ACCEPTED[name]:
-        with pytest.raises(EngineryError, match=r"published weights; say so, with \{.*transform_input: true"):
+        with pytest.raises(EnginewrightError, match=r"published weights; say so, with \{.*transform_input: true"):
             _pretrained(ModelParams(source=name, arguments={}), None)
     model = _pretrained(ModelParams(source=name, arguments=wanted), None)
     assert {argument: getattr(model, argument) for argument in wanted} == wanted
 
 
 def test_arguments_that_published_weights_forbid_are_refused(published):
-    with pytest.raises(EngineryError, match=r"model.arguments: torchvision's resnet18 refuses them with its published"):
+    with pytest.raises(
+        EnginewrightError, match=r"model.arguments: torchvision's resnet18 refuses them with its published"
+    ):
         _pretrained(ModelParams(source="resnet18", arguments={"num_classes": 5}), None)
 
 
@@ -76,8 +78,8 @@ def test_a_cached_file_that_is_not_the_published_one_is_named_and_not_read(cache
 def test_a_file_with_the_right_hash_runs_no_code_either(cached, tmp_path, monkeypatch):
     trace = tmp_path / "trace"
     torch.save({"weight": TouchesFile(trace)}, cached)
-    monkeypatch.setattr("enginery.model.weights.sha256", lambda _: cached.stem.rpartition("-")[2])
-    with pytest.raises(EngineryError, match=r"did not bring what torchvision published: Weights only load failed"):
+    monkeypatch.setattr("enginewright.model.weights.sha256", lambda _: cached.stem.rpartition("-")[2])
+    with pytest.raises(EnginewrightError, match=r"did not bring what torchvision published: Weights only load failed"):
         pretrained()
     assert not trace.exists()
     state = make_model(ModelParams(source="resnet18", arguments={}), None).state_dict()

@@ -10,7 +10,7 @@ import pytest
 from support.paths import ROOT
 from support.warm_python import warm_python
 
-from enginery.pipeline.code import PACKAGES, code_of_stages
+from enginewright.pipeline.code import PACKAGES, code_of_stages
 
 OPENVINO, TENSORRT = ("openvino",), ("tensorrt",)
 MODEL = {"net.py": "a hash"}
@@ -62,25 +62,25 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
 @pytest.mark.parametrize(
     ("path", "change", "stages"),
     [
-        ("enginery/core/files.py", CODE, ALL),
-        ("enginery/core/files.py", add("# why"), set()),
-        ("enginery/core/files.py", replace_first('"""', '"""In other words: '), set()),
-        ("enginery/core/files.py", replace_first("\n\n\ndef ", "\n\n\n\n\n\ndef "), set()),
-        ("enginery/core/files.py", add("if TYPE_CHECKING:\n    from enginery.cli import terminal"), set()),
+        ("enginewright/core/files.py", CODE, ALL),
+        ("enginewright/core/files.py", add("# why"), set()),
+        ("enginewright/core/files.py", replace_first('"""', '"""In other words: '), set()),
+        ("enginewright/core/files.py", replace_first("\n\n\ndef ", "\n\n\n\n\n\ndef "), set()),
+        ("enginewright/core/files.py", add("if TYPE_CHECKING:\n    from enginewright.cli import terminal"), set()),
         ("stages/__init__.py", CODE, set()),
-        ("enginery/__init__.py", CODE, set()),
-        ("enginery/cli/terminal.py", add("COLOUR = 33"), set()),
-        ("enginery/bundle/write.py", CODE, set()),
-        ("enginery/report/page/charts.py", CODE, {"report"}),
-        ("enginery/report/page/page.css", add("p { color: red }"), {"report"}),
-        ("enginery/report/page/page.html", add("<p>more</p>"), {"report"}),
-        ("enginery/quantization/calibration/thresholds.py", CODE, {"calibrate", "rescue", "search"}),
-        ("enginery/quantization/calibration/sketch.py", CODE, {"calibrate", "rescue", "search", "report"}),
-        ("enginery/quantization/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
-        ("enginery/core/params/weights.py", CODE, {"weights", "machine", "report"}),
-        ("enginery/core/params/benchmark.py", CODE, {"benchmark", "race", "trace", "mix", "machine", "report"}),
-        ("enginery/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
-        ("enginery/engine/runtimes/tensorrt.py", CODE, set()),
+        ("enginewright/__init__.py", CODE, set()),
+        ("enginewright/cli/terminal.py", add("COLOUR = 33"), set()),
+        ("enginewright/bundle/write.py", CODE, set()),
+        ("enginewright/report/page/charts.py", CODE, {"report"}),
+        ("enginewright/report/page/page.css", add("p { color: red }"), {"report"}),
+        ("enginewright/report/page/page.html", add("<p>more</p>"), {"report"}),
+        ("enginewright/quantization/calibration/thresholds.py", CODE, {"calibrate", "rescue", "search"}),
+        ("enginewright/quantization/calibration/sketch.py", CODE, {"calibrate", "rescue", "search", "report"}),
+        ("enginewright/quantization/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
+        ("enginewright/core/params/weights.py", CODE, {"weights", "machine", "report"}),
+        ("enginewright/core/params/benchmark.py", CODE, {"benchmark", "race", "trace", "mix", "machine", "report"}),
+        ("enginewright/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
+        ("enginewright/engine/runtimes/tensorrt.py", CODE, set()),
         ("stages/gate.py", CODE, {"gate"}),
         ("stages/__main__.py", CODE, ALL),
     ],
@@ -90,15 +90,15 @@ def test_a_change_runs_the_stages_that_import_the_file(rerun, path, change, stag
 
 
 def test_a_runtime_counts_where_it_is_in_use(rerun):
-    assert rerun(("enginery/engine/runtimes/tensorrt.py", CODE), runtimes=TENSORRT) == OPEN_ENGINES
-    assert rerun(("enginery/engine/runtimes/openvino.py", CODE), runtimes=TENSORRT) == set()
+    assert rerun(("enginewright/engine/runtimes/tensorrt.py", CODE), runtimes=TENSORRT) == OPEN_ENGINES
+    assert rerun(("enginewright/engine/runtimes/openvino.py", CODE), runtimes=TENSORRT) == set()
 
 
 def test_a_module_that_is_imported_for_its_types_alone_does_not_count(rerun):
-    only_types = add("if TYPE_CHECKING:\n    import enginery.cli.terminal")
-    really = add("def later():\n    import enginery.cli.terminal")
-    assert rerun(("stages/gate.py", only_types), ("enginery/cli/terminal.py", CODE)) == set()
-    assert rerun(("stages/gate.py", really), ("enginery/cli/terminal.py", CODE)) == {"gate"}
+    only_types = add("if TYPE_CHECKING:\n    import enginewright.cli.terminal")
+    really = add("def later():\n    import enginewright.cli.terminal")
+    assert rerun(("stages/gate.py", only_types), ("enginewright/cli/terminal.py", CODE)) == set()
+    assert rerun(("stages/gate.py", really), ("enginewright/cli/terminal.py", CODE)) == {"gate"}
 
 
 def test_the_users_model_counts_where_it_is_run(copy):
@@ -120,7 +120,7 @@ def test_the_users_task_counts_where_answers_are_judged(copy):
 
 @pytest.mark.parametrize("damaged", ["no json", '{"format": 1, "files": 3}'])
 def test_kept_results_that_cannot_be_read_are_made_again(copy, damaged):
-    kept = copy / "enginery/__pycache__/sources.json"
+    kept = copy / "enginewright/__pycache__/sources.json"
     first, text = code_of_stages(OPENVINO, MODEL, {}, copy), kept.read_text()
     kept.write_text(damaged)
     assert code_of_stages(OPENVINO, MODEL, {}, copy) == first
@@ -133,7 +133,7 @@ LOADED = """
 import importlib, json, sys
 for stage in sys.argv[1:]:
     importlib.import_module(f"stages.{stage}")
-    ours = [name for name in sys.modules if name.partition(".")[0] in ("enginery", "stages")]
+    ours = [name for name in sys.modules if name.partition(".")[0] in ("enginewright", "stages")]
     print(json.dumps([stage, [sys.modules.pop(name).__file__ for name in ours if "." in name]]))
 """
 
@@ -152,16 +152,16 @@ def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     found = {path.relative_to(ROOT).as_posix(): set(unfindable_imports(ast.parse(path.read_text()))) for path in paths}
     assert {name: ways for name, ways in found.items() if ways} == {
-        "enginery/api/build.py": {"import_module", "the root package"},  # no stage imports these
-        "enginery/bundle/licences.py": {"the root package"},
-        "enginery/cli/inference/infer.py": {"the root package"},
-        "enginery/cli/main.py": {"the root package"},
-        "enginery/cli/project/layout.py": {"the root package"},
-        "enginery/cli/project/upgrade.py": {"the root package"},
-        "enginery/core/version.py": {"the root package"},  # its number, which changes no result
-        "enginery/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
-        "enginery/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists
-        "enginery/tasks/choose.py": {"import_module"},  # the user's task, whose files StageCode.task lists
+        "enginewright/api/build.py": {"import_module", "the root package"},  # no stage imports these
+        "enginewright/bundle/licences.py": {"the root package"},
+        "enginewright/cli/inference/infer.py": {"the root package"},
+        "enginewright/cli/main.py": {"the root package"},
+        "enginewright/cli/project/layout.py": {"the root package"},
+        "enginewright/cli/project/upgrade.py": {"the root package"},
+        "enginewright/core/version.py": {"the root package"},  # its number, which changes no result
+        "enginewright/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
+        "enginewright/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists
+        "enginewright/tasks/choose.py": {"import_module"},  # the user's task, whose files StageCode.task lists
         "stages/__main__.py": {"import_module"},  # the stage itself
     }
 

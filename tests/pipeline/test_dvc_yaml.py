@@ -11,8 +11,8 @@ from ruamel.yaml import YAML
 from support.paths import ROOT
 from support.small_project import planned_stages
 
-from enginery.core.params.all import Section  # and with it every section
-from enginery.core.params.timeouts import TimeoutParams
+from enginewright.core.params.all import Section  # and with it every section
+from enginewright.core.params.timeouts import TimeoutParams
 
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
@@ -109,7 +109,7 @@ def test_there_is_a_stage_for_every_file_and_a_file_for_every_stage():
 def test_a_stage_runs_its_own_file_and_watches_the_digests_of_its_own_code_alone(name):
     stage, plain = STAGES[name], name.partition("@")[0]
     assert stage.cmd.startswith(f"python3 -m stages {plain} ")
-    code = [path for path in stage.deps if path.startswith(("enginery", "stages", "artifacts/code"))]
+    code = [path for path in stage.deps if path.startswith(("enginewright", "stages", "artifacts/code"))]
     assert code == ([] if plain == "machine" else [f"artifacts/code/{plain}.json"])
 
 
@@ -242,21 +242,21 @@ def test_reading_parameters_is_recognized(code, wanted):
 def test_parameters_are_read_by_stages_and_commands_only():
     readers = [
         path.relative_to(ROOT).as_posix()
-        for path in sorted((ROOT / "enginery").rglob("*.py"))
+        for path in sorted((ROOT / "enginewright").rglob("*.py"))
         if any(map(section_read, ast.walk(ast.parse(path.read_text()))))
     ]
     assert readers == [
-        "enginery/bundle/write.py",
-        "enginery/cli/commands/compare.py",
-        "enginery/cli/doctor/machine.py",
-        "enginery/cli/keep.py",
-        "enginery/cli/project/upgrade.py",
-        "enginery/cli/recipes.py",
-        "enginery/cli/reduce.py",
-        "enginery/fleet/here.py",
-        "enginery/fleet/run.py",
-        "enginery/pipeline/__main__.py",
-        "enginery/regression/nightly/night.py",
+        "enginewright/bundle/write.py",
+        "enginewright/cli/commands/compare.py",
+        "enginewright/cli/doctor/machine.py",
+        "enginewright/cli/keep.py",
+        "enginewright/cli/project/upgrade.py",
+        "enginewright/cli/recipes.py",
+        "enginewright/cli/reduce.py",
+        "enginewright/fleet/here.py",
+        "enginewright/fleet/run.py",
+        "enginewright/pipeline/__main__.py",
+        "enginewright/regression/nightly/night.py",
     ]
 
 

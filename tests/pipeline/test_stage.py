@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.message import EncodeError
 from support.paths import ROOT
 
-from enginery.core.errors import EngineryError
-from enginery.pipeline.stage import run_stage
+from enginewright.core.errors import EnginewrightError
+from enginewright.pipeline.stage import run_stage
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_arguments_reach_the_stage_with_their_types(arguments):
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (EngineryError("this is wrong: do that"), "stage: this is wrong: do that"),
+        (EnginewrightError("this is wrong: do that"), "stage: this is wrong: do that"),
         (FileNotFoundError(2, "No such file or directory", "data/x"), "stage: data/x: No such file or directory"),
         (OSError(28, "No space left on device"), "stage: the operating system: No space left on device"),
         (OSError(28, "No space left on device", "source", None, "copy"), "stage: copy: No space left on device"),
@@ -43,8 +43,8 @@ def test_arguments_reach_the_stage_with_their_types(arguments):
             "stage: there is not enough memory: Protobuf cannot write a graph, of which it takes 2 GB at most",
         ),
         (MemoryError("Unable to allocate 1 TiB"), "stage: there is not enough memory: Unable to allocate 1 TiB"),
-        (EngineryError("\x1b[2J\u202e"), r"stage: \x1b[2J\u202e"),
-        (EngineryError("a" * 1000 + "b" * 1000), f"stage: {'a' * 600} … {'b' * 600}"),
+        (EnginewrightError("\x1b[2J\u202e"), r"stage: \x1b[2J\u202e"),
+        (EnginewrightError("a" * 1000 + "b" * 1000), f"stage: {'a' * 600} … {'b' * 600}"),
         (KeyboardInterrupt(), "stage: interrupted; nothing half-written was kept. Run `dvc repro` again to go on."),
     ],
 )

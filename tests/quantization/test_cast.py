@@ -8,11 +8,11 @@ from onnx import TensorProto, helper, numpy_helper
 from support.pass_checks import model_of_text
 from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS
 
-from enginery.core.errors import EngineryError
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.bf16_twin import float32_twin
-from enginery.quantization.cast import cast, forget_unknown_sizes
-from enginery.quantization.modelopt import errors_as_sentences
+from enginewright.core.errors import EnginewrightError
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.bf16_twin import float32_twin
+from enginewright.quantization.cast import cast, forget_unknown_sizes
+from enginewright.quantization.modelopt import errors_as_sentences
 
 
 def kept_in_float32(model):
@@ -88,7 +88,9 @@ def test_a_graph_that_modelopt_cannot_convert_is_refused(tiny_graph, tmp_path):
     model.graph.output[0].name = "exact"
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
     onnx.save(model, tmp_path / "model.onnx")
-    with pytest.raises(EngineryError, match=r"^ModelOpt cannot make fp16 of the graph: .*exact.*; keep what it names"):
+    with pytest.raises(
+        EnginewrightError, match=r"^ModelOpt cannot make fp16 of the graph: .*exact.*; keep what it names"
+    ):
         cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
 
 
@@ -99,14 +101,16 @@ def test_operators_of_others_are_named_as_the_reason(tiny_graph, tmp_path):
     model.graph.output[0].name = "last"
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(model, tmp_path / "model.onnx")
-    with pytest.raises(EngineryError, match=r"^ModelOpt cannot make fp16 of the graph: it has operators that are not"):
+    with pytest.raises(
+        EnginewrightError, match=r"^ModelOpt cannot make fp16 of the graph: it has operators that are not"
+    ):
         cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), EncodeError("Failed to serialize proto")])
 def test_too_little_memory_is_no_fault_of_the_graph(error):
     told = "not enough memory for ModelOpt to make int8 of the graph"
-    with pytest.raises(EngineryError, match=told), errors_as_sentences("int8"):
+    with pytest.raises(EnginewrightError, match=told), errors_as_sentences("int8"):
         raise error
 
 
@@ -179,6 +183,6 @@ def test_a_graph_that_looks_for_a_token_is_tried_on_a_sample_that_has_it(tmp_pat
     constants |= {name: np.ones((32, 32), np.float32) for name in ("table", "weights")}
     model = model_of_text(f"agraph (int64[batch, tokens] ids) => (float[1, 32] y) {{ {nodes} }}", constants)
     onnx.save(model, tmp_path / "model.onnx")
-    with pytest.raises(EngineryError, match="indices element out of data bounds"):
+    with pytest.raises(EnginewrightError, match="indices element out of data bounds"):
         cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
     assert kept_in_float32(cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING, {"ids": np.array([[5, 7, 2]])})) == []

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.precisions import Keep
-from enginery.quantization.conversion import require_kept_exist
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.precisions import Keep
+from enginewright.quantization.conversion import require_kept_exist
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from enginery.quantization.conversion import require_kept_exist
     ],
 )
 def test_kept_operators_and_nodes_must_exist(tiny_graph, keep, complaint):
-    with pytest.raises(EngineryError, match=re.escape(complaint)):
+    with pytest.raises(EnginewrightError, match=re.escape(complaint)):
         require_kept_exist(keep, tiny_graph)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from enginery.quantization.dialect import Dialect, dialect_of
+from enginewright.quantization.dialect import Dialect, dialect_of
 
 
 @pytest.mark.parametrize(

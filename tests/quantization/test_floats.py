@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from enginery.quantization.floats import Left, doubt_in_words, floats_in_words, left_in_floats
-from enginery.quantization.work import products_of
+from enginewright.quantization.floats import Left, doubt_in_words, floats_in_words, left_in_floats
+from enginewright.quantization.work import products_of
 
 
 def of_words(bytes_for="cw"):

@@ -11,13 +11,13 @@ from support.patterns import PATTERNS, pattern
 from support.quantized import constants
 from support.tensors import noise
 
-from enginery.core.params.precisions import Keep
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.quantization import quantize as quantize_module
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.fusion import mend_fusions
-from enginery.quantization.quantize import quantize
-from enginery.quantization.structure import nodes_beyond_int8
+from enginewright.core.params.precisions import Keep
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.quantization import quantize as quantize_module
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.fusion import mend_fusions
+from enginewright.quantization.quantize import quantize
+from enginewright.quantization.structure import nodes_beyond_int8
 
 PRODUCTS = {"Conv", "Gemm", "MatMul"}
 # The activations that operators other than products read as bytes in int8. In fp8 only s does, a sum.

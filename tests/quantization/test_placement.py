@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.quantization.placement import Placement
+from enginewright.quantization.placement import Placement
 
 IMAGE, MATRIX = "float[batch,4,8,8]", "float[batch,6,4]"
 CONSTANTS = {"w": np.ones((4, 4, 1, 1)), "v": np.ones((4, 8, 1, 1)), "m": np.ones((4, 4)), "b": np.ones((4, 1, 1))}

@@ -5,13 +5,13 @@ from onnx import TensorProto, helper, numpy_helper
 from support.pass_checks import model_of_text
 from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS, constants, quantized_inputs
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.precisions import Keep
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.quantization.calibration.cache import read_cache, write_cache
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.cast import cast
-from enginery.quantization.quantize import activations, nodes_with_tiny_inputs, quantize, quantized_activations
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.precisions import Keep
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.quantization.calibration.cache import read_cache, write_cache
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.cast import cast
+from enginewright.quantization.quantize import activations, nodes_with_tiny_inputs, quantize, quantized_activations
 
 AMAX = {"input": 2.5, "relu": 7.3, "features": 3.1}
 WEIGHTS = ("w1", "w2", "w3")
@@ -201,7 +201,7 @@ def test_nodes_that_read_ranges_too_small_for_float16_are_not_quantized(tiny_onn
 
 
 def test_a_scale_too_large_for_float16_is_refused_with_a_remedy(tiny_onnx, ranges):
-    with pytest.raises(EngineryError, match=r"scale of relu .*keep\.rest: fp32"):
+    with pytest.raises(EnginewrightError, match=r"scale of relu .*keep\.rest: fp32"):
         quantize(tiny_onnx, "int8", ranges | {"relu": 1e8}, KEEP_NOTHING, rest="fp16")
 
 

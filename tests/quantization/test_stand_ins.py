@@ -8,12 +8,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.quantized import KEEP_NOTHING, constants
 
-from enginery.core.params.precisions import Keep
-from enginery.graph import data_apart
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.quantization import stand_ins
-from enginery.quantization.quantize import quantize
-from enginery.quantization.stand_ins import with_stand_ins
+from enginewright.core.params.precisions import Keep
+from enginewright.graph import data_apart
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.quantization import stand_ins
+from enginewright.quantization.quantize import quantize
+from enginewright.quantization.stand_ins import with_stand_ins
 
 LAYERS, WIDTH = 3, 32
 KEPT = Keep(op_types=(), nodes=("product1",))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from enginery.quantization.structure import nodes_beyond_int8
+from enginewright.quantization.structure import nodes_beyond_int8
 
 MASKED = -3.4e38
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.graph.onnx_file import load_graph
-from enginery.quantization.work import PRODUCTS_PER_NUMBER, shares_of_work
+from enginewright.graph.onnx_file import load_graph
+from enginewright.quantization.work import PRODUCTS_PER_NUMBER, shares_of_work
 
 GRAPH = """agraph (float[batch, 8, height, width] x) => (float[batch, 4, 4, 4] y) {
     [conv] c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w)

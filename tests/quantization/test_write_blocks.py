@@ -7,17 +7,17 @@ import onnx
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import Profile, Range
-from enginery.core.params.inference import InferenceParams
-from enginery.core.precisions import PRECISIONS
-from enginery.engine.runtimes import load_runtime
-from enginery.graph.as_written import open_as_written, run_as_written, run_graph
-from enginery.graph.blocks_twin import has_blocks, spelled_out
-from enginery.graph.onnx_file import count_nodes, save_graph
-from enginery.graph.read_interface import read_blueprint
-from enginery.quantization.blocks import in_int4, in_mxfp8, in_nvfp4
-from enginery.quantization.write_blocks import write_blocks
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Profile, Range
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.precisions import PRECISIONS
+from enginewright.engine.runtimes import load_runtime
+from enginewright.graph.as_written import open_as_written, run_as_written, run_graph
+from enginewright.graph.blocks_twin import has_blocks, spelled_out
+from enginewright.graph.onnx_file import count_nodes, save_graph
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.quantization.blocks import in_int4, in_mxfp8, in_nvfp4
+from enginewright.quantization.write_blocks import write_blocks
 
 WIDTH = 64
 RANGES = dict.fromkeys(("p", "q", "r"), 5.0)
@@ -164,7 +164,7 @@ def test_a_product_that_does_not_fit_stays_and_is_named(precision, given, shape,
 
 
 def test_a_range_that_is_missing_is_named():
-    with pytest.raises(EngineryError, match=r"no range for x, which p reads: set calibration\.file: null"):
+    with pytest.raises(EnginewrightError, match=r"no range for x, which p reads: set calibration\.file: null"):
         write_blocks(graph_of("matrices"), "nvfp4", {})
 
 

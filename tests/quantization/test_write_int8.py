@@ -7,13 +7,13 @@ from onnx import TensorProto
 from support.pass_checks import model_of_text
 from support.quantized import constants
 
-from enginery.core.params.precisions import Keep
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.onnx_file import load_graph
-from enginery.quantization.calibration.histogram import Histogram
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.cast import cast
-from enginery.quantization.write_int8 import Grid, Range, grid_of, tensors_in_int8, write_int8
+from enginewright.core.params.precisions import Keep
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.onnx_file import load_graph
+from enginewright.quantization.calibration.histogram import Histogram
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.cast import cast
+from enginewright.quantization.write_int8 import Grid, Range, grid_of, tensors_in_int8, write_int8
 
 SWISH = 0.375  # how far HardSwish reaches below zero
 

@@ -1,4 +1,4 @@
-"""A fault is found in the few nodes that show it, and the script that is sent fails without Enginery."""
+"""A fault is found in the few nodes that show it, and the script that is sent fails without Enginewright."""
 
 import subprocess
 import sys
@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from enginery.core.errors import EngineryError
-from enginery.engine.runtimes import load_runtime
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.quantization.write_int8 import Range, tensors_in_int8, write_int8
-from enginery.reduction.case import Case
-from enginery.reduction.reduce import Way, reduce_fault, require_replaceable, summary
-from enginery.reduction.trial import DIFFERS, REFUSED, Fault, run_case
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.quantization.write_int8 import Range, tensors_in_int8, write_int8
+from enginewright.reduction.case import Case
+from enginewright.reduction.reduce import Way, reduce_fault, require_replaceable, summary
+from enginewright.reduction.trial import DIFFERS, REFUSED, Fault, run_case
 
 FLOAT = TensorProto.FLOAT
 RUNS = [{"input": np.random.default_rng(3).normal(size=(size, 3, 8, 8)).astype(np.float32)} for size in (4, 1)]
@@ -70,7 +70,7 @@ def in_bf16():
 )  # fmt: skip
 def test_the_nodes_that_show_a_fault_are_left(condition, failure, kind, left, tiny_graph, build, tmp_path, monkeypatch):
     script = FAILS.format(condition=condition, failure=failure)
-    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("enginewright.reduction.reduce.write_script", lambda *_: script)
     case, fault = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 60, tmp_path / "found")
     assert (operators(case), fault.kind, len(case.runs)) == (left, kind, 1)
     assert {path.name for path in (tmp_path / "found").iterdir()} == {
@@ -96,7 +96,7 @@ def test_a_place_that_two_nodes_pick_is_picked_by_one(axes, needed, left, build,
     model = model_of(nodes, {"from": [2], "to": [3], "sliced": axes[:1], "squeezed": axes[1:]})
     condition = f"({needed}) and b'Mul' in graph and (b'Squeeze' in graph or b'Gather' in graph)"
     script = FAILS.format(condition=condition, failure=f"print('relative error 1'); sys.exit({DIFFERS})")
-    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("enginewright.reduction.reduce.write_script", lambda *_: script)
     case, _ = reduce_fault(Case(model, RUNS[1:]), way("onnxruntime", build), 60, tmp_path / "found")
     assert operators(case) == left
     assert np.array_equal(case.expected[0]["logits"], np.square(RUNS[1]["input"][:, 2]))
@@ -120,7 +120,7 @@ def test_what_meets_again_meets_directly(needed, code, left, build, tmp_path, mo
         helper.make_node("Mul", ["score", "value"], ["logits"]),
     ]
     script = FAILS.format(condition=f"({needed}) and b'Mul' in graph", failure=f"print('not right'); sys.exit({code})")
-    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("enginewright.reduction.reduce.write_script", lambda *_: script)
     case = Case(model_of(nodes, {"first": 0, "second": 1}), [{"input": RUNS[0]["input"][:2]}])
     case, _ = reduce_fault(case, way("onnxruntime", build), 60, tmp_path / "found")
     assert operators(case) == left
@@ -129,7 +129,7 @@ def test_what_meets_again_meets_directly(needed, code, left, build, tmp_path, mo
 
 def test_a_case_without_time_is_not_reduced_and_said_to_be_so(tiny_graph, build, tmp_path, monkeypatch):
     script = FAILS.format(condition=HAS_RELU, failure=f"sys.exit({DIFFERS})")
-    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("enginewright.reduction.reduce.write_script", lambda *_: script)
     case, fault = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 0, tmp_path / "found")
     assert operators(case) == operators(Case(tiny_graph, RUNS))
     assert summary(case, fault, tmp_path, seconds_left=False).endswith("The time was over: allow more with --seconds")
@@ -139,7 +139,7 @@ def test_a_case_that_fails_again_is_written(tiny_graph, build, tmp_path, monkeyp
     """Without Conv the fault shows in the search alone."""
     condition = f"{HAS_RELU} and (b'Conv' in graph or 'found' not in os.getcwd())"
     script = FAILS.format(condition=condition, failure=f"print('relative error 1'); sys.exit({DIFFERS})")
-    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("enginewright.reduction.reduce.write_script", lambda *_: script)
     case, _ = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 60, tmp_path / "found")
     assert {"Conv", "Relu"} <= set(operators(case))
     assert len(case.nodes) < len(tiny_graph.graph.node)
@@ -165,7 +165,7 @@ def test_a_script_that_fails_by_itself_is_no_fault_of_the_compiler(script, said,
     if isinstance(said, Fault):
         assert run_case(case, script, tmp_path, seconds=3) == said
     else:
-        with pytest.raises(EngineryError, match=said):
+        with pytest.raises(EnginewrightError, match=said):
             run_case(case, script, tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_a_folder_of_the_users_is_not_replaced(tmp_path):
     require_replaceable(tmp_path / "new")
     (tmp_path / "mine.txt").touch()
     for place in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(EngineryError, match="was not written by `enginery reduce`: give another folder"):
+        with pytest.raises(EnginewrightError, match="was not written by `enginewright reduce`: give another folder"):
             require_replaceable(place)
     (tmp_path / "fails.py").touch()
     require_replaceable(tmp_path)
@@ -227,9 +227,9 @@ def scaled():
     return model_of(nodes, {"factors": factors, "scale": np.float32(0.05), "zero": np.int8(0)})
 
 
-def test_a_fault_of_openvino_is_found_without_its_cure_and_shows_without_enginery(build, tmp_path):
+def test_a_fault_of_openvino_is_found_without_its_cure_and_shows_without_enginewright(build, tmp_path):
     case = Case(scaled(), RUNS)
-    with pytest.raises(EngineryError, match=r"OpenVINO computes what this graph means.*--without-cures"):
+    with pytest.raises(EnginewrightError, match=r"OpenVINO computes what this graph means.*--without-cures"):
         reduce_fault(case, way("openvino", build, cured=True), 60, tmp_path / "right")
     least, fault = reduce_fault(case, way("openvino", build), 60, tmp_path / "found")
     assert operators(least) == ["Mul", "QuantizeLinear", "DequantizeLinear"]
@@ -250,5 +250,5 @@ def test_what_nvidias_parser_refuses_is_found(build, tmp_path):
     least, fault = reduce_fault(Case(model, RUNS), rtx, 60, tmp_path / "found")
     assert (operators(least), fault.kind) == (["Einsum"], "refused")
     model.graph.node[0].attribute[0].s = b"bchw,bchv->bcwv"
-    with pytest.raises(EngineryError, match="TensorRT for RTX builds this graph"):
+    with pytest.raises(EnginewrightError, match="TensorRT for RTX builds this graph"):
         reduce_fault(Case(model, RUNS), rtx, 60, tmp_path / "right")

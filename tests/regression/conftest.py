@@ -2,9 +2,9 @@ import pytest
 from support.results import accuracy as of_accuracy
 from support.results import agreed
 
-from enginery.accuracy.records import Errors, Spread, Validation
-from enginery.regression.measurements import Measured, Measurements
-from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, Ratio
+from enginewright.accuracy.records import Errors, Spread, Validation
+from enginewright.regression.measurements import Measured, Measurements
+from enginewright.speed.records import Benchmark, Contention, Latency, MachinePace, Ratio
 
 BATCHES = (1, 8)
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from support.errors import error_of
 
-from enginery.cli.commands import compare as command
-from enginery.cli.main import build_parser
-from enginery.engine.moments import Moments
-from enginery.regression.changes import Outcome
-from enginery.regression.compare_times import compare_times, find_exported_times
-from enginery.speed.exported_times import read_exported_times, write_exported_times
+from enginewright.cli.commands import compare as command
+from enginewright.cli.main import build_parser
+from enginewright.engine.moments import Moments
+from enginewright.regression.changes import Outcome
+from enginewright.regression.compare_times import compare_times, find_exported_times
+from enginewright.speed.exported_times import read_exported_times, write_exported_times
 
 # Two inferences as exportJSONTrace in NVIDIA's samples/common/sampleReporting.cpp writes them, with its spaces.
 BY_TRTEXEC = """\

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.engine.gpu.conditions import GpuConditions
-from enginery.regression.changes import Outcome, conclusion
-from enginery.regression.comparison import compare_runs
-from enginery.regression.speed_change import AS_OPENED, BETWEEN_RUNS
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.gpu.conditions import GpuConditions
+from enginewright.regression.changes import Outcome, conclusion
+from enginewright.regression.comparison import compare_runs
+from enginewright.regression.speed_change import AS_OPENED, BETWEEN_RUNS
 
 
 def outcomes(changes):
@@ -280,7 +280,7 @@ def test_a_regression_outweighs_figures_that_are_not_comparable(run):
 
 
 def test_runs_without_a_common_precision_are_refused(run):
-    with pytest.raises(EngineryError, match="no precision in common"):
+    with pytest.raises(EnginewrightError, match="no precision in common"):
         compare_runs(run(1.0, 1.0), run(1.0, 1.0, precision="fp16"), 0.99)
 
 

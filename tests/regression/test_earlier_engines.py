@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.warm_python import warm_python
 
-from enginery.core.errors import EngineryError
-from enginery.engine.record import EngineRecord
-from enginery.regression.earlier_engines import engines_of, parse_hashes
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.record import EngineRecord
+from enginewright.regression.earlier_engines import engines_of, parse_hashes
 
 OLD, NEW = 1.0, 2.0
 PIPELINE = """
@@ -84,12 +84,12 @@ def test_links_to_the_cache_are_removed_afterwards_and_the_projects_own_engine_s
 
 def test_a_good_run_finds_its_engines_by_their_hashes(project, tmp_path):
     good = good_run(tmp_path)
-    with pytest.raises(EngineryError, match=r"good\.json has no good-engines\.json beside it"):
+    with pytest.raises(EnginewrightError, match=r"good\.json has no good-engines\.json beside it"):
         build_seconds(good)
     (tmp_path / "good-engines.json").write_text(json.dumps(parse_hashes((tmp_path / "dvc.lock").read_text(), "it")))
     assert build_seconds(good, "fp32") == OLD
     (tmp_path / "good-engines.json").write_text("[]")
-    with pytest.raises(EngineryError, match=r"good-engines\.json is damaged"):
+    with pytest.raises(EnginewrightError, match=r"good-engines\.json is damaged"):
         build_seconds(good)
 
 
@@ -97,7 +97,7 @@ def test_an_engine_that_was_not_measured_there_is_refused(project, tmp_path):
     """This happens after a copy of reports/ only, or `git checkout` without `dvc checkout`."""
     elsewhere = shutil.copytree(project, tmp_path / "project")
     good_run(tmp_path).rename(elsewhere / "reports" / "measurements.json")
-    with pytest.raises(EngineryError, match="is not the one that was measured there: `dvc checkout` brings"):
+    with pytest.raises(EnginewrightError, match="is not the one that was measured there: `dvc checkout` brings"):
         build_seconds(elsewhere / "reports")
 
 
@@ -110,7 +110,7 @@ def test_an_engine_that_was_not_measured_there_is_refused(project, tmp_path):
     ],
 )
 def test_a_missing_engine_is_one_sentence(project, place, precision, why):
-    with pytest.raises(EngineryError, match=why):
+    with pytest.raises(EnginewrightError, match=why):
         build_seconds(place, precision)
 
 
@@ -119,7 +119,7 @@ def test_an_engine_missing_from_the_cache_is_one_sentence(project, tmp_path, mon
     elsewhere = shutil.copytree(project, tmp_path / "clone")
     shutil.rmtree(elsewhere / ".dvc" / "cache")
     monkeypatch.chdir(elsewhere)
-    with pytest.raises(EngineryError, match=r"the engine of int8 that HEAD~1 had is not in DVC's cache here"):
+    with pytest.raises(EnginewrightError, match=r"the engine of int8 that HEAD~1 had is not in DVC's cache here"):
         build_seconds("HEAD~1")
 
 
@@ -127,11 +127,11 @@ def test_outside_of_a_dvc_project_the_sentence_is_the_same(project, tmp_path, mo
     good = good_run(tmp_path)
     (tmp_path / "good-engines.json").write_text('{"int8": "0123456789abcdef0123456789abcdef.dir"}')
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EngineryError, match="is not in DVC's cache here"):
+    with pytest.raises(EnginewrightError, match="is not in DVC's cache here"):
         build_seconds(good)
 
 
 @pytest.mark.parametrize("lock", ["[", "a: 1", "stages: [build@int8]", "stages: {build@int8: {outs: []}}"])
 def test_a_file_that_is_no_lock_is_one_sentence(lock):
-    with pytest.raises(EngineryError, match="it is not a lock file of DVC"):
+    with pytest.raises(EnginewrightError, match="it is not a lock file of DVC"):
         parse_hashes(lock, "it")

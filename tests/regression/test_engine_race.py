@@ -6,18 +6,18 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.engine.build import build_engine
-from enginery.engine.target import target_of
-from enginery.regression import engine_race
-from enginery.regression import laps as race_in_laps
-from enginery.regression.changes import TOGETHER, Outcome, conclusion
-from enginery.regression.comparison import compare_runs, judge_race
-from enginery.regression.engine_race import race_engines
-from enginery.regression.laps import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_sides
-from enginery.regression.speed_change import SpeedChange, combine, deviations_allowed
-from enginery.speed.timing import Call, Round, Timings
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.engine.build import build_engine
+from enginewright.engine.target import target_of
+from enginewright.regression import engine_race
+from enginewright.regression import laps as race_in_laps
+from enginewright.regression.changes import TOGETHER, Outcome, conclusion
+from enginewright.regression.comparison import compare_runs, judge_race
+from enginewright.regression.engine_race import race_engines
+from enginewright.regression.laps import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_sides
+from enginewright.regression.speed_change import SpeedChange, combine, deviations_allowed
+from enginewright.speed.timing import Call, Round, Timings
 
 
 @pytest.fixture
@@ -169,12 +169,12 @@ def test_engines_with_different_tensors_are_not_raced(
     two = manifest.model_copy(update={"inputs": ("image", "numbers"), "preprocessing": None})
     folder = tmp_path / "pair"
     build_engine("fp32", pair_onnx, target_of(machine, pair_build.tensorrt), pair_build, two, folder)
-    with pytest.raises(EngineryError, match="fp32: the two engines take or give other tensors"):
+    with pytest.raises(EnginewrightError, match="fp32: the two engines take or give other tensors"):
         race_engines(built, folder, samples, all_params)
 
 
 def test_an_engine_of_another_version_is_not_opened(built, machine, monkeypatch, samples, all_params):
     newer = machine.model_copy(update={"runtime_version": "9999.1"})
     monkeypatch.setattr(engine_race, "describe_machine", lambda runtime: newer)
-    with pytest.raises(EngineryError, match="was built for another machine: runtime_version"):
+    with pytest.raises(EnginewrightError, match="was built for another machine: runtime_version"):
         race_engines(built, built, samples, all_params)

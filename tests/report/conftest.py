@@ -5,18 +5,18 @@ import pytest
 from support.findings import race_of
 from support.results import accuracy, agreed
 
-from enginery.accuracy.agreement import spread
-from enginery.accuracy.records import Errors, Spot, Spread, Validation
-from enginery.core.params.build import Profile, Range
-from enginery.engine.record import EngineRecord, Layer, LayerTime
-from enginery.engine.target import target_of
-from enginery.graph.interface import Interface, TensorSpec
-from enginery.mixing.records import MIX
-from enginery.model.records import PYTORCH
-from enginery.quantization.conversion import Conversion
-from enginery.report.evidence import Evidence, Findings, gather_findings
-from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput, Trace
-from enginery.tasks.classification import Classification
+from enginewright.accuracy.agreement import spread
+from enginewright.accuracy.records import Errors, Spot, Spread, Validation
+from enginewright.core.params.build import Profile, Range
+from enginewright.engine.record import EngineRecord, Layer, LayerTime
+from enginewright.engine.target import target_of
+from enginewright.graph.interface import Interface, TensorSpec
+from enginewright.mixing.records import MIX
+from enginewright.model.records import PYTORCH
+from enginewright.quantization.conversion import Conversion
+from enginewright.report.evidence import Evidence, Findings, gather_findings
+from enginewright.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput, Trace
+from enginewright.tasks.classification import Classification
 
 BATCHES = (1, 8)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from support.findings import race_of
 
-from enginery.core.errors import EngineryError
-from enginery.engine.record import Refusal
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.record import Refusal
 
 
 def test_evidence_is_read_as_it_was_written(written, evidence, findings):
@@ -26,7 +26,7 @@ def test_only_listed_precisions_are_read(written, evidence, findings, tmp_path):
 def test_a_race_without_one_of_the_engines_is_refused(written, evidence, tmp_path):
     read = written(evidence("fp32"), evidence("int8"))
     race_of(evidence("fp32")).write(tmp_path / "race.json")
-    with pytest.raises(EngineryError, match=r"race\.json lacks int8; run `dvc repro` to race all engines"):
+    with pytest.raises(EnginewrightError, match=r"race\.json lacks int8; run `dvc repro` to race all engines"):
         read("fp32", "int8")
 
 
@@ -34,20 +34,22 @@ def test_a_precision_that_was_refused_stands_beside_the_others(written, evidence
     read, why = written(evidence("fp32")), "compute capability 7.5 does not have bf16"
     Refusal(precision="bf16", why=why).write(tmp_path / "engines" / "bf16" / "refused.json")
     assert read("fp32", "bf16") == findings(evidence("fp32"), bf16=why)
-    with pytest.raises(EngineryError, match=f"no precision was built: {why}"):
+    with pytest.raises(EnginewrightError, match=f"no precision was built: {why}"):
         read("bf16")
 
 
 def test_a_listed_precision_without_evidence_is_named(written, evidence, tmp_path):
     read = written(evidence("fp32"), evidence("int8"))
     shutil.rmtree(tmp_path / "engines" / "int8")
-    with pytest.raises(EngineryError, match=r"engines/int8/engine\.json is missing: run `dvc repro`"):
+    with pytest.raises(EnginewrightError, match=r"engines/int8/engine\.json is missing: run `dvc repro`"):
         read("fp32", "int8")
 
 
 def test_precisions_that_were_raced_differently_are_not_compared(written, evidence):
     read = written(evidence("fp32"), evidence("int8", batches=(1, 8, 16)))
-    with pytest.raises(EngineryError, match="int8 was raced against other baselines or at other batch sizes than fp32"):
+    with pytest.raises(
+        EnginewrightError, match="int8 was raced against other baselines or at other batch sizes than fp32"
+    ):
         read("fp32", "int8")
 
 

@@ -6,15 +6,15 @@ import pytest
 from matplotlib.transforms import Bbox
 from support.findings import raced_twice
 
-from enginery.report import tables
-from enginery.report.figures import draw_figures
+from enginewright.report import tables
+from enginewright.report.figures import draw_figures
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """Return the list of drawn pictures: latency, throughput, trade-off."""
     pictures = []
-    monkeypatch.setattr("enginery.report.figures.plt.close", pictures.append)
+    monkeypatch.setattr("enginewright.report.figures.plt.close", pictures.append)
     return pictures
 
 

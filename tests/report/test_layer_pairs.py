@@ -2,9 +2,9 @@
 
 import pytest
 
-from enginery.engine.layer_names import node_names, short_kind, short_name
-from enginery.engine.record import LayerTime
-from enginery.report.layer_pairs import compare, losses
+from enginewright.engine.layer_names import node_names, short_kind, short_name
+from enginewright.engine.record import LayerTime
+from enginewright.report.layer_pairs import compare, losses
 
 
 def layer(name, milliseconds=1.0, kind="Convolution", computes=True):

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from enginery.engine.record import LayerTime
-from enginery.quantization.floats import Left
-from enginery.report.left_in_floats import left_table, what_is_left
-from enginery.report.notes import notes_on
+from enginewright.engine.record import LayerTime
+from enginewright.quantization.floats import Left
+from enginewright.report.left_in_floats import left_table, what_is_left
+from enginewright.report.notes import notes_on
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from support.findings import (
     summary_of,
 )
 
-from enginery.core.params.boxes import BoxesParams
-from enginery.report import tables
-from enginery.report.verdict import sentence
-from enginery.speed.noise_limits import broken_limits, machine_problems
-from enginery.speed.records import MachinePace
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.report import tables
+from enginewright.report.verdict import sentence
+from enginewright.speed.noise_limits import broken_limits, machine_problems
+from enginewright.speed.records import MachinePace
 
 
 def noted(found):

@@ -2,8 +2,8 @@
 
 from support.findings import summary_of
 
-from enginery.core.params.precisions import MustPay
-from enginery.report.verdict import failures_of
+from enginewright.core.params.precisions import MustPay
+from enginewright.report.verdict import failures_of
 
 
 def test_a_precision_slower_than_must_pay_asks_fails_and_names_the_layers_to_blame(findings, evidence):

@@ -6,11 +6,11 @@ import pytest
 from support.findings import of_regression, on_gpu, paced, summary_of, unlabelled
 from support.pages import Reader, page_of, require_same_figures
 
-from enginery.engine.record import Layer
-from enginery.report import tables
-from enginery.report.figures import draw_figures
-from enginery.report.metrics import metrics
-from enginery.report.verdict import recommend, sentence
+from enginewright.engine.record import Layer
+from enginewright.report import tables
+from enginewright.report.figures import draw_figures
+from enginewright.report.metrics import metrics
+from enginewright.report.verdict import recommend, sentence
 
 
 def test_without_labels_accuracy_is_left_out_and_not_zero(findings, evidence, tmp_path):

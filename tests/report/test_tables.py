@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from support.findings import on_gpu, summary_of, taking
 
-from enginery.report import tables
-from enginery.report.metrics import metrics
-from enginery.report.verdict import failures_of, sentence
+from enginewright.report import tables
+from enginewright.report.metrics import metrics
+from enginewright.report.verdict import failures_of, sentence
 
 
 def test_the_size_of_a_tiny_engine_is_in_kilobytes(findings, evidence):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from support.findings import summary_of
 
-from enginery.report import tables
-from enginery.report.metrics import metrics
-from enginery.report.verdict import choose, recommend, sentence
+from enginewright.report import tables
+from enginewright.report.metrics import metrics
+from enginewright.report.verdict import choose, recommend, sentence
 
 
 @pytest.mark.parametrize(

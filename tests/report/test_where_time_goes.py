@@ -7,8 +7,8 @@ from support.findings import (
     summary_of,
 )
 
-from enginery.engine.record import LayerTime
-from enginery.report.where_time_goes import OVERSTATED
+from enginewright.engine.record import LayerTime
+from enginewright.report.where_time_goes import OVERSTATED
 
 
 def traced(entry, **milliseconds):

@@ -33,9 +33,9 @@ def test_three_commands_lead_from_an_empty_folder_to_the_first_report(tmp_path):
     done("git", "init", "-q", ".", folder=project)
     done(sys.executable, "-m", "venv", ".venv", folder=project)
 
-    install = (".venv/bin/pip", "install", "--no-deps", "--no-index", "--find-links", index, "enginery")
+    install = (".venv/bin/pip", "install", "--no-deps", "--no-index", "--find-links", index, "enginewright")
     done(*install, folder=project)
-    done(".venv/bin/enginery", "new", "--model", "nets:small", "--images", "photos", "--size", "32", folder=project,
+    done(".venv/bin/enginewright", "new", "--model", "nets:small", "--images", "photos", "--size", "32", folder=project,
          **OTHER_PACKAGES)  # fmt: skip
     reported = attempt("make", "repro", folder=project, **OTHER_PACKAGES)
 
@@ -44,4 +44,4 @@ def test_three_commands_lead_from_an_empty_folder_to_the_first_report(tmp_path):
     assert "nets:small" in (project / "reports/report.html").read_text()
     verdict = json.loads((project / "reports/verdict.json").read_text())
     assert set(verdict["failures"]) == {"fp32", "fp16", "bf16", "int8"}
-    assert "is of enginery" in done(".venv/bin/enginery", "upgrade", folder=project, **OTHER_PACKAGES)
+    assert "is of enginewright" in done(".venv/bin/enginewright", "upgrade", folder=project, **OTHER_PACKAGES)

@@ -11,11 +11,11 @@ import pytest
 from support.paths import ROOT
 from support.warm_python import warm_python
 
-from enginery.pipeline.source import imports_of
+from enginewright.pipeline.source import imports_of
 
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for folder in ("enginery", "stages")
+    for folder in ("enginewright", "stages")
     for path in (ROOT / folder).rglob("*.py")
 )
 # Each room imports only rooms that stand before it. None but `stages` imports `pipeline`, which imports `core` alone.
@@ -53,41 +53,41 @@ def test_stages_that_need_no_torch_do_not_load_it():
 
 
 def test_openvino_is_loaded_only_when_it_is_used():
-    assert "openvino" not in imported(["enginery.engine.engine", "enginery.engine.runtimes.openvino"])
+    assert "openvino" not in imported(["enginewright.engine.engine", "enginewright.engine.runtimes.openvino"])
 
 
 def test_what_runs_and_bundles_engines_needs_a_light_installation_alone():
     light = (
-        "enginery.engine.engine",
-        "enginery.bundle.write",
-        "enginery.regression.comparison",
-        "enginery.api.reports",
+        "enginewright.engine.engine",
+        "enginewright.bundle.write",
+        "enginewright.regression.comparison",
+        "enginewright.api.reports",
     )
     assert imported(light, ("PIL", "torch", "onnx", "pandas", "dvc", "tokenizers", "matplotlib"))
 
 
 def test_reading_parameters_and_records_is_cheap():
-    loaded = imported(["enginery.core.params.all", "enginery.core.record"])
+    loaded = imported(["enginewright.core.params.all", "enginewright.core.record"])
     assert not loaded & {"numpy", "onnx", "torch", "pandas"}
 
 
-@pytest.mark.parametrize("module", ["enginery", "enginery.cli.main"])
+@pytest.mark.parametrize("module", ["enginewright", "enginewright.cli.main"])
 def test_importing_the_package_or_the_command_loads_no_library(module):
     """It takes 20 milliseconds, and NumPy alone takes 100: so what is loaded is counted, and not the time."""
     named = {name.partition(".")[0] for name in imported([module]) - imported([])}
-    assert named - sys.stdlib_module_names == {"enginery"}
+    assert named - sys.stdlib_module_names == {"enginewright"}
 
 
 def test_every_room_is_in_the_order():
-    assert {path.parent.name for path in (ROOT / "enginery").glob("*/__init__.py")} == set(ROOMS)
+    assert {path.parent.name for path in (ROOT / "enginewright").glob("*/__init__.py")} == set(ROOMS)
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_the_rooms_before_it(room):
     allowed = {"core", "pipeline"} if room == "pipeline" else {*ROOMS[: ROOMS.index(room) + 1]} - {"pipeline"}
     for module in MODULES:
-        if module.startswith(f"enginery.{room}."):
-            rooms = {name.split(".")[1] for name in imported_by(parsed(module)) if name.startswith("enginery.")}
+        if module.startswith(f"enginewright.{room}."):
+            rooms = {name.split(".")[1] for name in imported_by(parsed(module)) if name.startswith("enginewright.")}
             assert rooms <= allowed, module
 
 

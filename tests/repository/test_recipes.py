@@ -14,13 +14,13 @@ from support.paths import ROOT
 from support.small_project import TINY, run_pipeline, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
-from enginery.accuracy.records import Validation
-from enginery.cli.inference.infer import infer
-from enginery.cli.recipes import apply_recipe
-from enginery.core.params.all import Params
-from enginery.core.tasks import ChosenTask
-from enginery.data.manifest import Manifest
-from enginery.model.records import Export, Reference
+from enginewright.accuracy.records import Validation
+from enginewright.cli.inference.infer import infer
+from enginewright.cli.recipes import apply_recipe
+from enginewright.core.params.all import Params
+from enginewright.core.tasks import ChosenTask
+from enginewright.data.manifest import Manifest
+from enginewright.model.records import Export, Reference
 from recipes import regressor, scenes
 
 STAGES = ("samples", "weights", "export", "reference")

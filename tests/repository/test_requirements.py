@@ -14,11 +14,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OF_PIPELINE = ("pipeline", "images", "openvino", "onnxruntime")  # the first contains the others
 INSTALLED = PROJECT["project"]["dependencies"] + [
-    line for extra in (*OF_PIPELINE, "dev") for line in EXTRAS[extra] if not line.startswith("enginery[")
+    line for extra in (*OF_PIPELINE, "dev") for line in EXTRAS[extra] if not line.startswith("enginewright[")
 ]
 ALL = [
     *INSTALLED,
-    *(line for extra in EXTRAS.values() for line in extra if "enginery[" not in line),
+    *(line for extra in EXTRAS.values() for line in extra if "enginewright[" not in line),
     *PROJECT["build-system"]["requires"],
 ]
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -56,7 +56,7 @@ def test_every_locked_package_has_its_version_and_hashes():
 
 
 def test_the_pipeline_brings_the_runtimes_that_it_builds_with():
-    assert EXTRAS["pipeline"][0] == f"enginery[{','.join(OF_PIPELINE[1:])}]"
+    assert EXTRAS["pipeline"][0] == f"enginewright[{','.join(OF_PIPELINE[1:])}]"
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])
@@ -68,7 +68,7 @@ def test_each_package_comes_from_the_index_that_pip_is_set_up_with(name):
 
 def test_what_runs_engines_is_small():
     """Counted as pip unpacks it, without what Python compiles later."""
-    wanted = [Requirement("enginery[openvino]")]
+    wanted = [Requirement("enginewright[openvino]")]
     counted = {}
     while wanted:
         one = wanted.pop()
@@ -80,7 +80,7 @@ def test_what_runs_engines_is_small():
         for line in map(Requirement, installed.requires or []):
             if line.marker is None or any(line.marker.evaluate({"extra": extra}) for extra in (*one.extras, "")):
                 wanted.append(line)
-    code = sum(path.stat().st_size for path in (ROOT / "enginery").rglob("*") if path.suffix != ".pyc")
+    code = sum(path.stat().st_size for path in (ROOT / "enginewright").rglob("*") if path.suffix != ".pyc")
     assert {"openvino", "numpy", "pydantic", "jinja2"} <= counted.keys()
     assert not {"pillow", "torch", "dvc"} & counted.keys()
     assert sum(counted.values()) + code < 250 * 2**20

@@ -9,7 +9,7 @@ import pytest
 from support.paths import ROOT
 from support.release import OTHER_PACKAGES, build_archives, done
 
-from enginery import __version__
+from enginewright import __version__
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def empty(archives, tmp_path_factory):
 
 def test_the_archives_are_what_a_package_index_takes(archives):
     assert sorted(path.name for path in archives.iterdir()) == [
-        f"enginery-{__version__}-py3-none-any.whl", f"enginery-{__version__}.tar.gz",
+        f"enginewright-{__version__}-py3-none-any.whl", f"enginewright-{__version__}.tar.gz",
     ]  # fmt: skip
     checked = done(
         sys.executable, "-m", "twine", "--no-color", "check", "--strict", *archives.iterdir(), folder=archives
@@ -40,23 +40,23 @@ def test_the_archives_are_what_a_package_index_takes(archives):
 
 
 def test_the_command_starts_where_nothing_else_is_installed(empty, tmp_path):
-    assert done(empty / "enginery", "--version", folder=tmp_path) == f"enginery {__version__}\n"
-    assert "enginery upgrade" in done(empty / "enginery", "--help", folder=tmp_path)
-    assert "build" in done(empty / "python", "-c", "import enginery; print(*enginery.__all__)", folder=tmp_path)
+    assert done(empty / "enginewright", "--version", folder=tmp_path) == f"enginewright {__version__}\n"
+    assert "enginewright upgrade" in done(empty / "enginewright", "--help", folder=tmp_path)
+    assert "build" in done(empty / "python", "-c", "import enginewright; print(*enginewright.__all__)", folder=tmp_path)
 
 
 def test_a_project_of_the_wheel_finds_its_stages_and_their_code(empty, tmp_path):
     """The other packages are those of this environment."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    done(empty / "enginery", "new", folder=tmp_path, **OTHER_PACKAGES)
+    done(empty / "enginewright", "new", folder=tmp_path, **OTHER_PACKAGES)
     for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml"):
         assert (tmp_path / name).read_text() == (ROOT / name).read_text()
     assert "--verdict" in done(empty / "python", "-m", "stages", "gate", "--help", folder=tmp_path, **OTHER_PACKAGES)
-    program = "import enginery.pipeline.code as code; print(code.ROOT, *code.code_of_stages((), {}, {}))"
+    program = "import enginewright.pipeline.code as code; print(code.ROOT, *code.code_of_stages((), {}, {}))"
     found = done(empty / "python", "-c", program, folder=tmp_path, **OTHER_PACKAGES).split()
     assert found[0].startswith(os.fspath(empty.parent))
     assert "calibrate" in found
-    assert "is of enginery" in done(empty / "enginery", "upgrade", folder=tmp_path, **OTHER_PACKAGES)
+    assert "is of enginewright" in done(empty / "enginewright", "upgrade", folder=tmp_path, **OTHER_PACKAGES)
 
 
 def test_changes_are_written_down_and_only_what_was_asked_for_is_released(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 from support.paths import ROOT
 
-from enginery.cli.project.layout import FILES, NIGHTLY
+from enginewright.cli.project.layout import FILES, NIGHTLY
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
@@ -47,7 +47,9 @@ def test_a_night_is_uploaded_and_kept_whatever_its_colour(job):
     forget, night, answer, upload, keep = steps_of(ROOT / ".github/workflows/nightly.yml")[job][-5:]
     assert forget == {"run": "rm dvc.lock"}
     assert night == {"run": "make nightly"}
-    assert re.fullmatch(r'\.venv/bin/enginery fleet --label (ubuntu-latest|"\$\{\{ matrix.label }}")', answer["run"])
+    assert re.fullmatch(
+        r'\.venv/bin/enginewright fleet --label (ubuntu-latest|"\$\{\{ matrix.label }}")', answer["run"]
+    )
     assert answer["if"] == upload["if"] == keep["if"] == "${{ !cancelled() }}"
     assert upload["with"]["path"].split() == ["reports", "history"]
     assert keep["run"] == "bash .ci/keep-history"
@@ -73,7 +75,7 @@ def test_the_last_job_joins_what_the_runners_committed():
     last = jobs["fleet"]
     assert (last["needs"], last["if"]) == (["cpu", "gpu"], "${{ !cancelled() }}")
     assert last["steps"][0]["with"]["ref"] == "${{ github.ref_name }}", "not the commit that the night began with"
-    assert last["steps"][-2]["run"] == ".venv/bin/enginery fleet --known"
+    assert last["steps"][-2]["run"] == ".venv/bin/enginewright fleet --known"
     assert last["steps"][-1]["with"]["path"] == "reports/fleet.html"
 
 

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.precisions import Thresholds
-from enginery.search import journal as journal_module
-from enginery.search.in_words import in_words
-from enginery.search.journal import Journal
-from enginery.search.records import AIM, Layer, Search, Step, spared_layers
-from enginery.search.search import find_spared, in_order_of_worth
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.precisions import Thresholds
+from enginewright.search import journal as journal_module
+from enginewright.search.in_words import in_words
+from enginewright.search.journal import Journal
+from enginewright.search.records import AIM, Layer, Search, Step, spared_layers
+from enginewright.search.search import find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
 WORK = {"a": 0.1, "b": 0.1, "c": 0.5, "d": 0.1, "e": 0.2}
@@ -125,10 +125,10 @@ def test_other_ranges_have_another_journal(monkeypatch, tmp_path):
 
 
 def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
-    with pytest.raises(EngineryError, match="1e-09 seconds do not suffice to measure one layer"):
+    with pytest.raises(EnginewrightError, match="1e-09 seconds do not suffice to measure one layer"):
         find_spared(MadeUp(), WORK, journal, seconds=1e-9)
     seconds = iter((0, 1, 2, 3, 4, 5))
-    monkeypatch.setattr("enginery.search.search.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr("enginewright.search.search.time", SimpleNamespace(monotonic=lambda: next(seconds)))
     answer = find_spared(MadeUp(), WORK, journal, seconds=3)
     assert answer.losses.keys() == {"a", "b"}
     assert answer.spared == ("b",)
@@ -198,9 +198,9 @@ def test_what_was_searched_for_something_else_is_refused(tmp_path):
     ):
         other = SimpleNamespace(cache_sha256=calibration, model_sha256=model)
         with pytest.raises(
-            EngineryError, match=r"int8\.json was searched with another calibration, model or rescue: r"
+            EnginewrightError, match=r"int8\.json was searched with another calibration, model or rescue: r"
         ):
             spared_layers(tmp_path / "int8.json", other, rescue)
     (tmp_path / "int8.json").write_text('{"precision": "int8", "threshold": 1}')
-    with pytest.raises(EngineryError, match=r"int8\.json is damaged or of another version of Enginery"):
+    with pytest.raises(EnginewrightError, match=r"int8\.json is damaged or of another version of Enginewright"):
         spared_layers(tmp_path / "int8.json", ranges, "rescued")

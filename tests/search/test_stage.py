@@ -7,13 +7,13 @@ from onnx import TensorProto
 from support.paths import ROOT
 from support.small_project import lay_over
 
-from enginery.graph.choose_boxes import BoxesInGraph
-from enginery.graph.onnx_file import load_graph
-from enginery.quantization.calibration import answers
-from enginery.quantization.dialect import dialect_of
-from enginery.quantization.rescue.records import RESCUE, Rescue
-from enginery.search import journal
-from enginery.search.records import AIM, SEARCH, Search
+from enginewright.graph.choose_boxes import BoxesInGraph
+from enginewright.graph.onnx_file import load_graph
+from enginewright.quantization.calibration import answers
+from enginewright.quantization.dialect import dialect_of
+from enginewright.quantization.rescue.records import RESCUE, Rescue
+from enginewright.search import journal
+from enginewright.search.records import AIM, SEARCH, Search
 from stages.calibrate import calibrate
 from stages.convert import convert
 from stages.rescue import rescue

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.onnx_file import load_graph
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.write_int8 import Range, write_int8
-from enginery.search.switches import Rounding, SwitchedGraph, loss_alone
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.onnx_file import load_graph
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.write_int8 import Range, write_int8
+from enginewright.search.switches import Rounding, SwitchedGraph, loss_alone
 
 LAYERS = ["conv1", "conv2", "pool", "classifier"]
 

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from enginery.core.params.precisions import Thresholds
-from enginery.data.sample_set import MANIFEST, TRUTH, SampleSet, input_file
-from enginery.graph.as_written import open_as_written, run_as_written, run_graph
-from enginery.graph.onnx_file import load_graph
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.write_int8 import Range, write_int8
-from enginery.search import checks
-from enginery.search.checks import FIRST, LOST
-from enginery.search.switches import Rounding
-from enginery.search.trial import Trial
-from enginery.tasks.choose import task_of
+from enginewright.core.params.precisions import Thresholds
+from enginewright.data.sample_set import MANIFEST, TRUTH, SampleSet, input_file
+from enginewright.graph.as_written import open_as_written, run_as_written, run_graph
+from enginewright.graph.onnx_file import load_graph
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.write_int8 import Range, write_int8
+from enginewright.search import checks
+from enginewright.search.checks import FIRST, LOST
+from enginewright.search.switches import Rounding
+from enginewright.search.trial import Trial
+from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.9, relative_error=0.1, agreement=0.5, metric_drop=0.5)
 LOOSE = LIMITS.model_copy(update={"cosine": -1e9, "relative_error": 1e9, "agreement": -1e9, "metric_drop": 1e9})

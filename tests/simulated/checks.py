@@ -13,11 +13,11 @@ import tensorrt as trt
 from cuda.bindings import runtime as cudart
 from onnx import helper
 
-from enginery.core.params.precisions import Keep
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.bf16_twin import float32_twin
-from enginery.graph.onnx_file import save_graph
-from enginery.quantization.cast import cast
+from enginewright.core.params.precisions import Keep
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.bf16_twin import float32_twin
+from enginewright.graph.onnx_file import save_graph
+from enginewright.quantization.cast import cast
 from simulated.surface import Simulated
 from simulated.tensorrt import with_version
 

@@ -25,33 +25,33 @@ from onnx import numpy_helper
 from support.errors import error_of
 from support.plugins import plugin_library, run_once
 
-from enginery.cli.refit import refit_engine
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.core.params.build import Range
-from enginery.core.params.inference import InferenceParams
-from enginery.core.params.precisions import Keep
-from enginery.engine.build import build_engine
-from enginery.engine.description import describe_engine
-from enginery.engine.engine import open_engine, open_engines
-from enginery.engine.gpu import cuda
-from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
-from enginery.engine.gpu.session import DeviceSession
-from enginery.engine.gpu.timing_cache import read_timing_cache
-from enginery.engine.polygraphy import write_comparison
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import load_runtime
-from enginery.engine.target import lacking, target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.interface import Blueprint, Interface, TensorSpec
-from enginery.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE
-from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
-from enginery.quantization.cast import cast
-from enginery.quantization.quantize import quantize
-from enginery.speed.contenders import pytorch_contender, require_possible
-from enginery.speed.layer_times import trace_engine
-from enginery.speed.records import ENGINE, LAUNCHED
+from enginewright.cli.refit import refit_engine
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.core.params.build import Range
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.precisions import Keep
+from enginewright.engine.build import build_engine
+from enginewright.engine.description import describe_engine
+from enginewright.engine.engine import open_engine, open_engines
+from enginewright.engine.gpu import cuda
+from enginewright.engine.gpu.nvml import GpuSampler, process_megabytes
+from enginewright.engine.gpu.session import DeviceSession
+from enginewright.engine.gpu.timing_cache import read_timing_cache
+from enginewright.engine.polygraphy import write_comparison
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.target import lacking, target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.interface import Blueprint, Interface, TensorSpec
+from enginewright.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE
+from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
+from enginewright.quantization.cast import cast
+from enginewright.quantization.quantize import quantize
+from enginewright.speed.contenders import pytorch_contender, require_possible
+from enginewright.speed.layer_times import trace_engine
+from enginewright.speed.records import ENGINE, LAUNCHED
 from simulated import cudart
 from simulated.tensorrt import with_version
 from stages import benchmark
@@ -64,7 +64,7 @@ PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(
 def cache_folder(monkeypatch, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder / "enginery" / "timing"
+    return folder / "enginewright" / "timing"
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def fail(monkeypatch):
 def built_here(monkeypatch):
     """Let builds run in this process, where a test has changed something."""
     here = lambda _, function, *arguments: function(*arguments)  # noqa: E731
-    monkeypatch.setattr("enginery.engine.runtimes.tensorrt.run_apart", here)
+    monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.run_apart", here)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def load(folder):
 
 
 def refusal(action):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         action()
     text = str(caught.value)
     assert "\n" not in text
@@ -214,7 +214,7 @@ def test_an_engine_of_another_gpu_is_refused_before_tensorrt_sees_it(make, gpu):
 def test_a_run_that_fails_is_a_sentence(make, gpu, fail, images, inference, failure, words):
     with open_engine(make(), gpu, inference) as engine:
         fail(failure)
-        with pytest.raises(EngineryError, match=words):
+        with pytest.raises(EnginewrightError, match=words):
             engine.run({"input": images})
 
 
@@ -222,7 +222,7 @@ def test_a_cleanup_that_fails_as_well_does_not_hide_the_cause(make, gpu, fail, i
     """After a fault on the GPU every call fails. Memory that is then still allocated is freed with the process."""
     engine = open_engine(make(), gpu, PLAIN)
     fail("execute_false,cudaFree,cudaFreeHost,cudaEventDestroy,cudaStreamDestroy,cudaGraphExecDestroy")
-    with pytest.raises(EngineryError, match="TensorRT cannot run the engine: "), engine:
+    with pytest.raises(EnginewrightError, match="TensorRT cannot run the engine: "), engine:
         engine.run({"input": images})
     fail("")
     cudart.forget()
@@ -300,7 +300,7 @@ def test_a_run_after_a_failure_for_another_shape_is_right(make, gpu, fail, image
     with open_engine(make(), gpu, inference) as engine:
         wanted = engine.run({"input": images})["logits"]
         fail("wrong_shape")
-        with contextlib.suppress(EngineryError):
+        with contextlib.suppress(EnginewrightError):
             engine.run({"input": images[:5]})
         fail("")
         assert np.array_equal(engine.run({"input": images})["logits"], wanted)
@@ -393,7 +393,7 @@ def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch
             open_engine(folder, gpu, PLAIN).__exit__()
             opened = True
             break
-        except EngineryError as error:
+        except EnginewrightError as error:
             sentences.append(str(error))
         gc.collect()
         assert not any(cudart.allocated().values())
@@ -521,7 +521,7 @@ def test_a_process_that_the_driver_hides_has_no_known_memory(fail):
 
 def test_an_old_tensorrt_is_a_sentence(monkeypatch):
     monkeypatch.setattr("tensorrt.__version__", "8.6.1")
-    assert "TensorRT 8.6.1 is too old, Enginery is written for 10.3 and newer: pip install" in refusal(
+    assert "TensorRT 8.6.1 is too old, Enginewright is written for 10.3 and newer: pip install" in refusal(
         lambda: describe_machine("tensorrt")
     )
 
@@ -901,7 +901,7 @@ def test_what_torch_tensorrt_cannot_build_is_not_timed_as_its_own(images, fail):
     require_possible(("torch_tensorrt",), "cuda")
     torch._dynamo.reset()
     model = torch.nn.Conv2d(3, 4, 3).eval()
-    with pytest.raises(EngineryError, match=r"the model fails as torch_tensorrt on input .* failed in TensorRT"):
+    with pytest.raises(EnginewrightError, match=r"the model fails as torch_tensorrt on input .* failed in TensorRT"):
         pytorch_contender(model, "torch_tensorrt", "cuda", True, {"input": images})
 
 

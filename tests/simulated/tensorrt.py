@@ -18,10 +18,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from enginery.graph.as_written import open_as_written
-from enginery.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
-from enginery.graph.shape_inputs import shape_inputs
-from enginery.graph.twin import twin_of
+from enginewright.graph.as_written import open_as_written
+from enginewright.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+from enginewright.graph.shape_inputs import shape_inputs
+from enginewright.graph.twin import twin_of
 from simulated import cudart, failing
 from simulated.bindings import load_bindings
 from simulated.inspector import describe_io, describe_layers, without_shapes

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from enginery.core.params.benchmark import BenchmarkParams
-from enginery.core.params.build import Axis, Profile, Range
-from enginery.speed import benchmark
-from enginery.speed.benchmark import race_contenders, race_over_sizes, raw_rows, summarize, with_tuned_batches
-from enginery.speed.contention import contention_problems
-from enginery.speed.records import Contention, baseline_title
-from enginery.speed.timing import Call, Round, Timings, WarmUp
+from enginewright.core.params.benchmark import BenchmarkParams
+from enginewright.core.params.build import Axis, Profile, Range
+from enginewright.speed import benchmark
+from enginewright.speed.benchmark import race_contenders, race_over_sizes, raw_rows, summarize, with_tuned_batches
+from enginewright.speed.contention import contention_problems
+from enginewright.speed.records import Contention, baseline_title
+from enginewright.speed.timing import Call, Round, Timings, WarmUp
 
 PARAMS = BenchmarkParams(batches=(8, 4), seconds=0.01, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
 ROUND = Round({"engine": [Call(0.004, 0.002), Call(0.008, 0.003)], "eager": [Call(0.01, None)]}, pace=2e-6)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from enginery.core.errors import EngineryError
-from enginery.graph.read_interface import read_blueprint
-from enginery.speed.contenders import _captured, onnxruntime_session, pytorch_contender, require_possible
+from enginewright.core.errors import EnginewrightError
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.speed.contenders import _captured, onnxruntime_session, pytorch_contender, require_possible
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 calls = []  # outside of the model, because a contender runs a copy of it
@@ -100,7 +100,7 @@ def test_a_model_that_fails_in_another_type_is_an_error_with_the_users_line(base
 
     torch._dynamo.reset()
     pytorch_contender(FloatConstant(), "eager", "cpu", True, IMAGES)()
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         pytorch_contender(FloatConstant(), baseline, "cpu", True, IMAGES)()
     said = str(caught.value)
     assert said.startswith(
@@ -119,13 +119,13 @@ def test_onnx_runtime_runs_the_graph_as_a_baseline(tiny_onnx, build, inference):
 
 @pytest.mark.parametrize("baseline", ["cuda_graph+fp16", "torch_tensorrt", "torch_tensorrt+bf16"])
 def test_a_baseline_that_needs_a_gpu_is_refused_without_one(baseline):
-    with pytest.raises(EngineryError, match=rf"benchmark\.baselines: {re.escape(baseline)} needs a GPU"):
+    with pytest.raises(EnginewrightError, match=rf"benchmark\.baselines: {re.escape(baseline)} needs a GPU"):
         require_possible(("eager", baseline), "cpu")
 
 
 def test_torch_tensorrt_that_is_not_installed_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         require_possible(("eager", "torch_tensorrt+fp16"), "cuda")
     assert str(caught.value) == (
         "benchmark.baselines: Torch-TensorRT is not installed: `pip install torch-tensorrt==2.14.0` installs its "
@@ -140,15 +140,15 @@ def test_graphs_are_captured_on_a_gpu():
 def test_onnx_runtime_is_raced_only_on_the_engines_device():
     require_possible(("eager", "onnxruntime"), "cpu")
     with pytest.raises(
-        EngineryError, match=r"benchmark\.baselines: onnxruntime would run on cpu .* and the engine on cuda"
+        EnginewrightError, match=r"benchmark\.baselines: onnxruntime would run on cpu .* and the engine on cuda"
     ):
         require_possible(("eager", "onnxruntime"), "cuda")
 
 
 def test_onnx_runtime_that_is_not_installed_is_a_sentence(monkeypatch):
     absent = SimpleNamespace(missing=lambda: "no onnxruntime here", device=lambda: "cpu")
-    monkeypatch.setattr("enginery.speed.contenders.load_runtime", lambda name: absent)
-    with pytest.raises(EngineryError, match=r"benchmark\.baselines: no onnxruntime here"):
+    monkeypatch.setattr("enginewright.speed.contenders.load_runtime", lambda name: absent)
+    with pytest.raises(EnginewrightError, match=r"benchmark\.baselines: no onnxruntime here"):
         require_possible(("eager", "onnxruntime"), "cpu")
 
 

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from enginery.core import cores as module
-from enginery.core.cores import Usage, read_usage
-from enginery.speed.contention import contention_between
+from enginewright.core import cores as module
+from enginewright.core.cores import Usage, read_usage
+from enginewright.speed.contention import contention_between
 
 
 def test_others_took_the_busy_time_that_is_not_of_this_process(monkeypatch):

@@ -4,14 +4,14 @@ import time
 import numpy as np
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.engine.engine import open_engine
-from enginery.engine.record import EngineRecord, Layer
-from enginery.engine.runtimes import load_runtime
-from enginery.engine.runtimes.layer_times import median_times
-from enginery.engine.this_machine import describe_machine
-from enginery.speed.layer_times import CALLS, trace_engine
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.engine.engine import open_engine
+from enginewright.engine.record import EngineRecord, Layer
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes.layer_times import median_times
+from enginewright.engine.this_machine import describe_machine
+from enginewright.speed.layer_times import CALLS, trace_engine
 
 
 @pytest.fixture(scope="module", params=["openvino", "onnxruntime"])
@@ -90,14 +90,14 @@ def test_a_damaged_engine_is_refused_before_it_is_loaded(built, machine, inferen
     (name,) = EngineRecord.read(built / "engine.json").files
     for path in built.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes()[: -1 if path.name == name else None])
-    with pytest.raises(EngineryError, match=f"{name} is damaged"):
+    with pytest.raises(EnginewrightError, match=f"{name} is damaged"):
         trace_engine(tmp_path, machine, inference, samples)
     assert trace_calls == []
 
 
 def test_an_engine_that_cannot_run_here_is_refused(built, machine, inference, samples, trace_calls):
     elsewhere = machine.model_copy(update={"device_name": "another processor"})
-    with pytest.raises(EngineryError, match="was built for another machine: device_name"):
+    with pytest.raises(EnginewrightError, match="was built for another machine: device_name"):
         trace_engine(built, elsewhere, inference, samples)
     assert trace_calls == []
 

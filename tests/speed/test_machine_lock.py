@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from enginery.speed.machine_lock import NAME, whole_machine
+from enginewright.speed.machine_lock import NAME, whole_machine
 
 HOLD = """
-from enginery.speed.machine_lock import whole_machine
+from enginewright.speed.machine_lock import whole_machine
 with whole_machine("first"):
     print("holds", flush=True)
     input()

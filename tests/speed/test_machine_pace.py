@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from enginery.speed import machine_pace
-from enginery.speed.machine_pace import pace_meter
+from enginewright.speed import machine_pace
+from enginewright.speed.machine_pace import pace_meter
 
 SERIES = 20  # other programs may take a core during most of them
 

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from enginery.core.params.benchmark import BenchmarkParams
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engines
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.speed.throughput import Client, ask_at_once, engine_throughput, measure_throughput
+from enginewright.core.params.benchmark import BenchmarkParams
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engines
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.speed.throughput import Client, ask_at_once, engine_throughput, measure_throughput
 
 
 def server(seconds, at_once):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from enginery.core import progress
-from enginery.speed import timing
-from enginery.speed.records import WARM_UP_AGREEMENT
-from enginery.speed.timing import (
+from enginewright.core import progress
+from enginewright.speed import timing
+from enginewright.speed.records import WARM_UP_AGREEMENT
+from enginewright.speed.timing import (
     FEWEST_ROUNDS,
     MOST_ROUNDS,
     Call,

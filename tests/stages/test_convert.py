@@ -11,14 +11,14 @@ from support.pass_checks import model_of_text
 from support.paths import ROOT
 from support.quantized import KEEP_NOTHING, quantized_inputs
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.calibration import CalibrationParams
-from enginery.graph.choose_boxes import BoxesInGraph
-from enginery.graph.onnx_file import count_nodes, load_graph
-from enginery.quantization.calibration.cache import write_cache
-from enginery.quantization.calibration.provenance import provided_provenance
-from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import (
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.graph.choose_boxes import BoxesInGraph
+from enginewright.graph.onnx_file import count_nodes, load_graph
+from enginewright.quantization.calibration.cache import write_cache
+from enginewright.quantization.calibration.provenance import provided_provenance
+from enginewright.quantization.dialect import dialect_of
+from enginewright.quantization.in_dialect import (
     NO_KERNEL,
     OVERFLOWS,
     Ingredients,
@@ -42,7 +42,7 @@ def calibration(amax, folder):
 @pytest.mark.parametrize("dialect", [CPU, TENSORRT], ids=["cpu", "tensorrt"])
 def test_a_cache_that_lacks_a_tensor_is_refused(tiny_onnx, samples, tmp_path, dialect):
     some = calibration({"input": 2.5, "relu": 7.3, "relu_2": 4.0, "features": 1.0}, tmp_path)
-    with pytest.raises(EngineryError, match=r"no range for \d of the \d tensors that are quantized: .*pooled"):
+    with pytest.raises(EnginewrightError, match=r"no range for \d of the \d tensors that are quantized: .*pooled"):
         quantize_in_dialect("int8", Ingredients(tiny_onnx, some, {}, dialect, KEEP_NOTHING))
 
 
@@ -53,7 +53,7 @@ def test_a_graph_of_which_eight_bits_can_hold_nothing_is_refused(tiny_onnx, samp
     why = (
         r"^int8 can hold nothing of this graph \(.* and others: its numbers reach beyond .*\): delete precisions.int8$"
     )
-    with pytest.raises(EngineryError, match=why):
+    with pytest.raises(EnginewrightError, match=why):
         quantize_in_dialect("int8", Ingredients(tiny_onnx, ranges, samples.cycled(1), dialect, KEEP_NOTHING))
 
 
@@ -169,5 +169,5 @@ def test_products_are_written_in_blocks_and_the_rest_in_the_compilers_type(tmp_p
 
 
 def test_a_graph_without_a_product_that_fits_says_why(tiny_onnx):
-    with pytest.raises(EngineryError, match=r"fits \(classifier: it sums 32 numbers, .* delete precisions.int4"):
+    with pytest.raises(EnginewrightError, match=r"fits \(classifier: it sums 32 numbers, .* delete precisions.int4"):
         write_blocks_in_dialect("int4", tiny_onnx, None, {}, CPU, KEEP_NOTHING)

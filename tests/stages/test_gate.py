@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.regression.verdict import Verdict
+from enginewright.core.errors import EnginewrightError
+from enginewright.regression.verdict import Verdict
 from stages.gate import gate
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -22,7 +22,7 @@ def test_the_gate_is_open_when_every_precision_passed(tmp_path, capsys):
 
 
 def test_the_gate_names_every_failure_and_the_report(tmp_path):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         run_gate(
             tmp_path,
             fp16=("cosine 0.9 is below 0.99",),
@@ -39,17 +39,18 @@ def test_too_few_samples_are_named_where_one_must_be_sure(tmp_path):
     few = {"int8": ("accuracy drop 0.1% may be above 0.5%: about 770 samples would tell",)}
     Verdict(recommended=None, failures={"int8": ()}, unsure=few).write(tmp_path / "verdict.json")
     with pytest.raises(
-        EngineryError, match=r"not enough samples to be sure, .*: int8: .* about 770 samples would tell\. The report"
+        EnginewrightError,
+        match=r"not enough samples to be sure, .*: int8: .* about 770 samples would tell\. The report",
     ):
         gate(tmp_path / "verdict.json", Path("summary.md"))
 
 
 def test_a_verdict_that_is_missing_closes_the_gate(tmp_path):
-    with pytest.raises(EngineryError, match=r"verdict\.json is missing"):
+    with pytest.raises(EnginewrightError, match=r"verdict\.json is missing"):
         gate(tmp_path / "verdict.json", Path("summary.md"))
 
 
 def test_a_verdict_on_nothing_closes_the_gate(tmp_path):
     Verdict(recommended=None, failures={}, unsure={}).write(tmp_path / "verdict.json")
-    with pytest.raises(EngineryError, match=r"verdict\.json judges no precision"):
+    with pytest.raises(EnginewrightError, match=r"verdict\.json judges no precision"):
         gate(tmp_path / "verdict.json", Path("summary.md"))

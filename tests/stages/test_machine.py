@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from support.params import written
 
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.engine import this_machine
-from enginery.pipeline.code import StageCode
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.engine import this_machine
+from enginewright.pipeline.code import StageCode
 from stages.machine import machine
 
 FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins")
@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("changes", "setting", "instead"), USER_FILES, ids=[setting for _, setting, _ in USER_FILES])
 def test_a_missing_file_is_refused_before_anything_is_made(run, changes, setting, instead):
     path = changes[setting][0] if isinstance(changes[setting], list) else changes[setting]
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         run(changes)
     folder = Path(path).parent.as_posix()
     assert str(caught.value) == f"{setting}: {path} does not exist; give {instead} or a path in {folder}/"

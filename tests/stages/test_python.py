@@ -1,4 +1,4 @@
-"""A stage that is started by a Python without Enginery's packages goes on in the project's own, or says what to do."""
+"""A stage that a Python without Enginewright's packages starts goes on in the project's own, or says what to do."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-ADVICE = "Enginery's packages are not in this Python: run `make repro`, or `source .venv/bin/activate` first\n"
+ADVICE = "Enginewright's packages are not in this Python: run `make repro`, or `source .venv/bin/activate` first\n"
 GATE = ("-m", "stages", "gate", "--verdict", "verdict.json", "--summary", "summary.md")
 
 
@@ -23,14 +23,14 @@ def bare(tmp_path_factory):
 @pytest.fixture
 def project(tmp_path):
     """A project whose gate is open, without an environment."""
-    for package in ("enginery", "stages"):
+    for package in ("enginewright", "stages"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "verdict.json").write_text('{"recommended": "fp32", "failures": {"fp32": []}, "unsure": {}}')
     return tmp_path
 
 
 def add_environment(project, packages):
-    """Make .venv, with Enginery's packages or without any."""
+    """Make .venv, with Enginewright's packages or without any."""
     (project / ".venv").mkdir()
     for name in ("bin", "lib", "pyvenv.cfg"):
         (project / ".venv" / name).symlink_to(packages / name)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.engine.folder import read_engine
-from enginery.engine.record import Refusal
-from enginery.engine.target import Target
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.folder import read_engine
+from enginewright.engine.record import Refusal
+from enginewright.engine.target import Target
 from stages import build as stage
 from stages.benchmark import benchmark
 from stages.build import build
@@ -23,7 +23,7 @@ def build_for(tmp_path, samples, machine, monkeypatch):
     """Run the stage for a target, with a compiler that refuses."""
 
     def refuse(*_):
-        raise EngineryError(WHY)
+        raise EnginewrightError(WHY)
 
     def run(precision, device, *capabilities):
         monkeypatch.setattr(stage, "build_engine", refuse)
@@ -50,7 +50,7 @@ def build_for(tmp_path, samples, machine, monkeypatch):
 def test_a_precision_that_a_gpu_lacks_is_recorded_and_passed_on(build_for, tmp_path, precision, capabilities, without):
     engine = build_for(precision, "cuda", *capabilities)
     refusal = Refusal(precision=precision, why=f"compute capability {without} does not have {precision}; {WHY}")
-    with pytest.raises(EngineryError, match=f"{engine} has no engine: compute capability"):
+    with pytest.raises(EnginewrightError, match=f"{engine} has no engine: compute capability"):
         read_engine(engine)
     trace(precision, engine, NOWHERE, NOWHERE, tmp_path / "trace.json")
     validate(precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "validation.json", tmp_path / "examples")
@@ -64,5 +64,5 @@ def test_a_precision_that_a_gpu_lacks_is_recorded_and_passed_on(build_for, tmp_p
     [("fp16", "cuda", "7.5"), ("bf16", "cuda", "8.0"), ("fp8", "cuda", "10.0"), ("fp8", "cpu", "avx2")],
 )
 def test_any_other_failure_to_build_is_an_error(build_for, precision, device, capability):
-    with pytest.raises(EngineryError, match="require hardware"):
+    with pytest.raises(EnginewrightError, match="require hardware"):
         build_for(precision, device, capability)

@@ -13,7 +13,7 @@ from support.paths import ROOT
 from support.warm_python import warm_python
 
 CARRIED = [
-    "enginery", "stages", "machine", "data", "history", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore",
+    "enginewright", "stages", "machine", "data", "history", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore",
     "dvc.yaml",
 ]  # fmt: skip
 # Eight convolutions in torchvision's modules. Each of SqueezeNet's 26 is exported, rescued, traced and drawn alike.

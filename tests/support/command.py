@@ -1,4 +1,4 @@
-"""Run the command `enginery` as a user does, in a process of its own."""
+"""Run the command `enginewright` as a user does, in a process of its own."""
 
 import fcntl
 import os
@@ -11,10 +11,10 @@ from support.paths import ROOT
 from support.warm_python import warm_python
 
 
-def enginery(*arguments, cwd=ROOT, **more):
+def enginewright(*arguments, cwd=ROOT, **more):
     """Return what it prints, and its exit code. `more` is added to the environment."""
     return subprocess.run(
-        [warm_python() / "enginery", *map(str, arguments)],
+        [warm_python() / "enginewright", *map(str, arguments)],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"} | more,
         capture_output=True,
@@ -28,7 +28,7 @@ def on_a_terminal(*arguments, cwd=ROOT, both=True, typed=None, **more):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     child = subprocess.Popen(
-        [warm_python() / "enginery", *map(str, arguments)],
+        [warm_python() / "enginewright", *map(str, arguments)],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | more,
         stdin=subprocess.DEVNULL if typed is None else theirs,

@@ -13,7 +13,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("docs/*.md")),
     *sorted(ROOT.glob("docs/notes/*.md")),
 ]
-PROGRAMS = ("make", "dvc", "enginery", "python", "pip", "git", "bash", "sed")
+PROGRAMS = ("make", "dvc", "enginewright", "python", "pip", "git", "bash", "sed")
 FENCE = re.compile(
     r"(?ms)^(?:<!-- (?:(?P<slow>run at length)|not run: (?P<why>[^\n]+)) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$"
 )

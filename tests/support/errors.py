@@ -2,11 +2,11 @@
 
 import pytest
 
-from enginery.core.errors import EngineryError
+from enginewright.core.errors import EnginewrightError
 
 
 def error_of(call, *arguments, **named):
-    """Return the sentence of the EngineryError that the call raises."""
-    with pytest.raises(EngineryError) as caught:
+    """Return the sentence of the EnginewrightError that the call raises."""
+    with pytest.raises(EnginewrightError) as caught:
         call(*arguments, **named)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""Run the examples of a bundle as on another machine: without Enginery, in Python and in C++."""
+"""Run the examples of a bundle as on another machine: without Enginewright, in Python and in C++."""
 
 import os
 import sys
@@ -25,13 +25,13 @@ def probabilities(logits):
 
 def require_answers_in_python(bundle, photos, answers):
     """TensorRT may print warnings among the answers."""
-    said = require(sys.executable, "infer.py", *photos, cwd=bundle, env=_without_enginery())
+    said = require(sys.executable, "infer.py", *photos, cwd=bundle, env=_without_enginewright())
     rows = [line.split("\t") for line in said.splitlines() if line.startswith(str(photos[0].parent))]
     assert [image for image, _, _ in rows] == list(map(str, photos))
     for (_, name, probability), logits in zip(rows, answers, strict=True):
         assert name == f"class {logits.argmax()}"
         assert float(probability) == pytest.approx(probabilities(logits).max(), abs=1e-3)
-    verified = require(sys.executable, "verify.py", cwd=bundle, env=_without_enginery())
+    verified = require(sys.executable, "verify.py", cwd=bundle, env=_without_enginewright())
     assert verified == "all files are as they were made\n"
 
 
@@ -42,15 +42,15 @@ def require_answers_in_cpp(bundle, photos, answers, folder: Path):
     classify = compile_example(compilers, bundle, folder)
     for batch in (2, 3, 6):
         (written := folder / f"batches of {batch}").mkdir()
-        require(sys.executable, "-c", WRITE, batch, written, *photos, cwd=bundle, env=_without_enginery())
+        require(sys.executable, "-c", WRITE, batch, written, *photos, cwd=bundle, env=_without_enginewright())
         tensors, parts = written / "images.bin", range(0, len(photos), batch)
         tensors.write_bytes(b"".join((written / f"{first}.bin").read_bytes() for first in parts))
         said = require(classify, bundle / "engine/engine.plan", tensors, env=compilers.environment)
         assert said.split() == [str(logits.argmax()) for logits in answers], f"at batch {batch}"
 
 
-def _without_enginery():
-    """Return the environment without the folders of PYTHONPATH that have Enginery."""
+def _without_enginewright():
+    """Return the environment without the folders of PYTHONPATH that have Enginewright."""
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [each for each in path if each and not Path(each, "enginery").is_dir()]
+    others = [each for each in path if each and not Path(each, "enginewright").is_dir()]
     return os.environ | {"PYTHONPATH": os.pathsep.join(others)}

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from itertools import combinations
 
-from enginery.accuracy.records import Interval, Result
-from enginery.engine.gpu.conditions import GpuConditions
-from enginery.report.summary import write_summary
-from enginery.report.verdict import failures_of
-from enginery.speed.engines_race import EnginesRace, Pair
-from enginery.speed.records import LAUNCHED, MachinePace, PeakMemory
+from enginewright.accuracy.records import Interval, Result
+from enginewright.engine.gpu.conditions import GpuConditions
+from enginewright.report.summary import write_summary
+from enginewright.report.verdict import failures_of
+from enginewright.speed.engines_race import EnginesRace, Pair
+from enginewright.speed.records import LAUNCHED, MachinePace, PeakMemory
 
 GPU = GpuConditions(
     samples=20,

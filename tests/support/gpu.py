@@ -6,13 +6,13 @@ import sys
 
 import numpy as np
 
-from enginery.core.params.inference import InferenceParams
-from enginery.core.params.precisions import Keep
-from enginery.core.precisions import PRECISIONS
-from enginery.data.preprocessing import prepare
-from enginery.engine.engine import open_engine
-from enginery.engine.record import EngineRecord
-from enginery.graph.as_written import run_as_written
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.precisions import Keep
+from enginewright.core.precisions import PRECISIONS
+from enginewright.data.preprocessing import prepare
+from enginewright.engine.engine import open_engine
+from enginewright.engine.record import EngineRecord
+from enginewright.graph.as_written import run_as_written
 from support.paths import ROOT
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -37,10 +37,10 @@ def relative_error(wanted, got):
 
 
 def command(*arguments, cwd=ROOT):
-    """Run `enginery` in a new process, as a user does."""
+    """Run `enginewright` in a new process, as a user does."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "100"}
-    program = [sys.executable, "-m", "enginery.cli", *map(str, arguments)]
+    program = [sys.executable, "-m", "enginewright.cli", *map(str, arguments)]
     return subprocess.run(program, cwd=cwd, env=environment, capture_output=True, text=True)
 
 

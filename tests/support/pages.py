@@ -8,17 +8,17 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from enginery.core.params.all import Params
-from enginery.engine.tools import Tools
-from enginery.graph.check import GraphCheck
-from enginery.graph.simplify import Simplification
-from enginery.quantization.calibration.provenance import Calibration
-from enginery.quantization.calibration.sketch import Histograms, Sketch
-from enginery.report.background import Background, Maker
-from enginery.report.metrics import metrics
-from enginery.report.page.render import render_page
-from enginery.report.trend import trend_rows
-from enginery.report.verdict import failures_of
+from enginewright.core.params.all import Params
+from enginewright.engine.tools import Tools
+from enginewright.graph.check import GraphCheck
+from enginewright.graph.simplify import Simplification
+from enginewright.quantization.calibration.provenance import Calibration
+from enginewright.quantization.calibration.sketch import Histograms, Sketch
+from enginewright.report.background import Background, Maker
+from enginewright.report.metrics import metrics
+from enginewright.report.page.render import render_page
+from enginewright.report.trend import trend_rows
+from enginewright.report.verdict import failures_of
 from support.paths import ROOT
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'

@@ -6,8 +6,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from enginery.core.params.inference import InferenceParams
-from enginery.engine.engine import open_engine
+from enginewright.core.params.inference import InferenceParams
+from enginewright.engine.engine import open_engine
 
 SOURCES = {
     # Whoever opens the library has its plugins, as with REGISTER_TENSORRT_PLUGIN.

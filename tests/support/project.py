@@ -4,18 +4,18 @@ import shutil
 import sys
 from pathlib import Path
 
-from enginery.accuracy.records import Errors, Spread, Validation
-from enginery.core.params.build import BuildParams
-from enginery.data.manifest import Manifest
-from enginery.engine.build import build_engine
-from enginery.engine.machine import Machine
-from enginery.engine.record import EngineRecord
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.model.records import PYTORCH
-from enginery.regression.measurements import Measured, Measurements
-from enginery.regression.verdict import Verdict
-from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, Ratio
+from enginewright.accuracy.records import Errors, Spread, Validation
+from enginewright.core.params.build import BuildParams
+from enginewright.data.manifest import Manifest
+from enginewright.engine.build import build_engine
+from enginewright.engine.machine import Machine
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.model.records import PYTORCH
+from enginewright.regression.measurements import Measured, Measurements
+from enginewright.regression.verdict import Verdict
+from enginewright.speed.records import Benchmark, Contention, Latency, MachinePace, Ratio
 from support.command import ROOT
 from support.results import accuracy, agreed
 

@@ -2,7 +2,7 @@
 
 from onnx import numpy_helper
 
-from enginery.core.params.precisions import Keep
+from enginewright.core.params.precisions import Keep
 
 KEEP_NOTHING = Keep(op_types=(), nodes=())
 KEEPS_CONVOLUTIONS = {

@@ -7,7 +7,8 @@ import sysconfig
 from support.paths import ROOT
 
 COPIED = (
-    "enginery", "stages", "machine", ".dvc/plots", "pyproject.toml", "README.md", "LICENSE", "dvc.yaml", "params.yaml",
+    "enginewright", "stages", "machine", ".dvc/plots", "pyproject.toml", "README.md", "LICENSE", "dvc.yaml",
+    "params.yaml",
     ".dvcignore", "fleet.yaml",
 )  # fmt: skip
 OTHER_PACKAGES = {"PYTHONPATH": sysconfig.get_path("purelib")}  # those of this environment, in place of an index's

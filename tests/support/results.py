@@ -1,6 +1,6 @@
 """Make up what a validation found of the answers."""
 
-from enginery.accuracy.records import Agreement, Interval, Result
+from enginewright.accuracy.records import Agreement, Interval, Result
 
 
 def accuracy(reference, graph, engine, around=0.01):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from enginery.accuracy.records import Validation
-from enginery.cli.recipes import apply_recipe
-from enginery.core import process
-from enginery.engine.record import EngineRecord
-from enginery.regression.verdict import Verdict
+from enginewright.accuracy.records import Validation
+from enginewright.cli.recipes import apply_recipe
+from enginewright.core import process
+from enginewright.engine.record import EngineRecord
+from enginewright.regression.verdict import Verdict
 from support.checkout import checkout
 from support.paths import ROOT
 from support.warm_python import warm_python

@@ -1,7 +1,7 @@
 """A `python3` that begins with PyTorch and others imported, as each stage would spend most of its seconds on that.
 
-`dvc`, `enginery` and `polygraphy` beside it begin so, too. This file is also the program of the process that imports
-all this. It forks for each command, and serves all workers of pytest.
+`dvc`, `enginewright` and `polygraphy` beside it begin so, too. This file is also the program of the process that
+imports all this. It forks for each command, and serves all workers of pytest.
 """
 
 import gc
@@ -39,11 +39,12 @@ IMPORTED = (
     "jinja2", "matplotlib.backends.backend_agg",
 )  # fmt: skip
 OF_THE_COMMANDS = (
-    "enginery.cli.main", "enginery.cli.inference.infer", "enginery.bundle.write", "enginery.core.params.all",
-    "enginery.engine.engine", "enginery.engine.this_machine", "enginery.regression.nightly.night",
-    "enginery.regression.comparison",
+    "enginewright.cli.main", "enginewright.cli.inference.infer", "enginewright.bundle.write",
+    "enginewright.core.params.all",
+    "enginewright.engine.engine", "enginewright.engine.this_machine", "enginewright.regression.nightly.night",
+    "enginewright.regression.comparison",
 )  # fmt: skip
-PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginery": ("-m", "enginery.cli")}
+PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginewright": ("-m", "enginewright.cli")}
 PROGRAMS |= {"polygraphy": ("-c", "from polygraphy.tools import main; raise SystemExit(main())")}
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -94,7 +95,7 @@ def _start(folder: Path, owner: int) -> None:
 
 def serve(folder: Path, owner: int) -> None:
     """Fork for each request, as long as the owner runs."""
-    sys.modules["openvino_telemetry"] = None  # as in enginery/__init__.py
+    sys.modules["openvino_telemetry"] = None  # as in enginewright/__init__.py
     gc.disable()  # searches for garbage are a quarter of the time that imports take
     sys.path.insert(0, str(ROOT))
     for name in (*IMPORTED, *OF_THE_COMMANDS):
@@ -225,7 +226,7 @@ def _forget_modules_that_stand_in(folders: list[str]) -> None:
     files = [file for folder in folders for way in ("*.py", "*/__init__.py") for file in Path(folder).glob(way)]
     others = [file for file in files if str(file) not in known]
     names = {file.parent.name if file.stem == "__init__" else file.stem for file in others}
-    names |= {"enginery"} if names else set()  # whose modules have imported the others
+    names |= {"enginewright"} if names else set()  # whose modules have imported the others
     for name in [name for name in sys.modules if name.partition(".")[0] in names]:
         del sys.modules[name]
 

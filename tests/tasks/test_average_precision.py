@@ -7,8 +7,8 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from enginery.data.box_rows import COUNTED, CROWD, IGNORED, NO_CLASS
-from enginery.tasks.average_precision import match_all, mean_average_precision
+from enginewright.data.box_rows import COUNTED, CROWD, IGNORED, NO_CLASS
+from enginewright.tasks.average_precision import match_all, mean_average_precision
 
 ALL, HALF = slice(None), slice(1)
 BEYOND_EVERY_SIZE = 1e11  # an area by which COCO ignores a box

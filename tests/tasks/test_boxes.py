@@ -7,7 +7,7 @@ import pytest
 import torch
 from torchvision.ops import batched_nms, box_iou
 
-from enginery.tasks.boxes import best_of_overlapping, find_boxes, overlaps
+from enginewright.tasks.boxes import best_of_overlapping, find_boxes, overlaps
 
 SIZE = (100, 200)  # height and width
 SCORES = np.array([[0.9, 0.2, 0.01], [0.1, 0.6, 0.3]], np.float32)  # of two places and three classes

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from enginery.tasks.choose import task_of
-from enginery.tasks.classification import probabilities_of
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.classification import probabilities_of
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginery.accuracy.agreement import broken_thresholds, compare, origin_of_loss
-from enginery.accuracy.results import agreement_of, measure
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.precisions import Thresholds
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.data.box_rows import COUNTED
-from enginery.data.preprocessing import pixels_of, prepare
-from enginery.data.sources.boxes import Boxes
-from enginery.tasks.choose import misfit_of, task_of
+from enginewright.accuracy.agreement import broken_thresholds, compare, origin_of_loss
+from enginewright.accuracy.results import agreement_of, measure
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.precisions import Thresholds
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.data.box_rows import COUNTED
+from enginewright.data.preprocessing import pixels_of, prepare
+from enginewright.data.sources.boxes import Boxes
+from enginewright.tasks.choose import misfit_of, task_of
 
 SIDE, CELL, IMAGES = 64, 8, 24
 CELLS = np.array([(x, y, x + CELL, y + CELL) for y in range(0, SIDE, CELL) for x in range(0, SIDE, CELL)], np.float32)

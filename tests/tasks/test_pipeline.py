@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pipeline, run_stages, small_project
 
-from enginery.accuracy.records import Validation
-from enginery.bundle.write import write_bundle
-from enginery.cli.inference.infer import infer
-from enginery.core.errors import EngineryError
-from enginery.engine.record import EngineRecord
+from enginewright.accuracy.records import Validation
+from enginewright.bundle.write import write_bundle
+from enginewright.cli.inference.infer import infer
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.record import EngineRecord
 
 TO_VALIDATION = (*STAGES, *PER_PRECISION[: PER_PRECISION.index("validate") + 1])
 NETWORKS = """
@@ -63,7 +63,7 @@ class Encoder(nn.Module):
 """
 OWN_TASK = """
 import numpy as np
-from enginery.tasks.task import Metric, Shown, Task, mean
+from enginewright.tasks.task import Metric, Shown, Task, mean
 
 
 class Signs(Task):
@@ -136,9 +136,9 @@ samples: {source: data/images/rows.npz, preprocessing: null}
         (["rows.csv"], "is no .npz: the engine takes arrays"),
         (["none.npz"], "^none.npz cannot be read"),
     ):
-        with pytest.raises(EngineryError, match=wrong):
+        with pytest.raises(EnginewrightError, match=wrong):
             infer(engine, list(map(Path, names)), 3, None, 1, True)
-    with pytest.raises(EngineryError, match="takes arrays"):
+    with pytest.raises(EnginewrightError, match="takes arrays"):
         infer(engine, [Path("data/images/rows.npz")], 3, None, 1, True, Path("seen"))
 
 
@@ -221,7 +221,7 @@ samples: {source: data/images/cells}
     assert corners == [pytest.approx([x, y, x + w, y + h], abs=1) for x, y, w, h in known]
     with Image.open(drawn / "39.png") as picture:
         assert picture.size == (32, 64)
-    with pytest.raises(EngineryError, match="holds the images themselves"):
+    with pytest.raises(EnginewrightError, match="holds the images themselves"):
         infer(Path("artifacts/engines/int8"), [last], 3, None, 1, True, last.parent)
     told = bundled_answers(last)
     assert [line[1] for line in told] == [box["class"] for box in boxes]

@@ -8,10 +8,10 @@ from PIL import Image
 from scipy.stats import spearmanr
 from sklearn.metrics import jaccard_score, ndcg_score, r2_score, root_mean_squared_error
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.tasks import task as tasks
-from enginery.tasks.choose import misfit_of, task_of
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.tasks import task as tasks
+from enginewright.tasks.choose import misfit_of, task_of
 
 RNG = np.random.default_rng(0)
 EVERYTHING = np.arange(40)
@@ -181,12 +181,12 @@ def test_outputs_that_do_not_fit_the_task_are_refused_in_a_sentence(task, output
         ("nowhere:Task", "task: nowhere cannot be imported: No module named 'nowhere'"),
         (
             "json:decode",
-            "task: json has no class 'decode' derived from enginery.tasks.task.Task; did you mean 'decoder'?",
+            "task: json has no class 'decode' derived from enginewright.tasks.task.Task; did you mean 'decoder'?",
         ),
-        ("enginery.tasks.task:Metric", "task: enginery.tasks.task has no class 'Metric' derived from"),
+        ("enginewright.tasks.task:Metric", "task: enginewright.tasks.task has no class 'Metric' derived from"),
     ],
 )
 def test_a_task_that_cannot_be_used_is_named(name, told):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         task_of(name)
     assert str(caught.value).startswith(told)

@@ -1,4 +1,4 @@
-"""Texts, from the user's files to validation, and to the command `enginery infer`."""
+"""Texts, from the user's files to validation, and to the command `enginewright infer`."""
 
 import csv
 import io
@@ -15,20 +15,20 @@ import pytest
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
-from enginery.accuracy.examples import Examples
-from enginery.accuracy.records import Validation
-from enginery.bundle.pages import standalone_tokenization, texts_for_bundle
-from enginery.cli.inference.infer import infer
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.core.params.inference import InferenceParams
-from enginery.core.params.text import TextPreprocessing
-from enginery.data.manifest import PreparedTexts
-from enginery.data.sample_set import SampleSet
-from enginery.data.texts import TextReader
-from enginery.engine.engine import open_engine
-from enginery.engine.record import EngineRecord
-from enginery.graph.vocabulary import require_fitting_vocabulary
+from enginewright.accuracy.examples import Examples
+from enginewright.accuracy.records import Validation
+from enginewright.bundle.pages import standalone_tokenization, texts_for_bundle
+from enginewright.cli.inference.infer import infer
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.text import TextPreprocessing
+from enginewright.data.manifest import PreparedTexts
+from enginewright.data.sample_set import SampleSet
+from enginewright.data.texts import TextReader
+from enginewright.engine.engine import open_engine
+from enginewright.engine.record import EngineRecord
+from enginewright.graph.vocabulary import require_fitting_vocabulary
 
 NETWORK = """
 import torch
@@ -158,9 +158,9 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(count, spare, told, tmp_pa
         "{ i = Cast <to = 7> (input_ids) y = Gather (t, i) }"
     )
     graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((150, 4), np.float32), "t"))
-    monkeypatch.setattr("enginery.graph.vocabulary.FEW", 20)
+    monkeypatch.setattr("enginewright.graph.vocabulary.FEW", 20)
     how = TextPreprocessing(tokenizer="t.json", spare_rows=spare)
     reader = TextReader(write_tokenizer(tmp_path / "t.json", [f"w{n}" for n in range(count)]), how)
     prepared = PreparedTexts(how=how, tokenizer_sha256="", vocabulary=reader.vocabulary, cut=0, together=1)
-    with pytest.raises(EngineryError, match=told) if told else nullcontext():
+    with pytest.raises(EnginewrightError, match=told) if told else nullcontext():
         require_fitting_vocabulary(onnx.helper.make_model(graph), prepared)

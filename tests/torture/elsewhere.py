@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from ruamel.yaml import YAML
 from support.committed_project import differing, results, tortured_project
 
-from enginery.core.files import sha256
+from enginewright.core.files import sha256
 
 MOUNTED = "mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec make repro"
 ONLY_READS = "-all,+dac_read_search"  # the environment may lie in the home folder of another user

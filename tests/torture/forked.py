@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from enginery.core.errors import sentence_of
-from enginery.core.process import how_it_ended, outlive_crashes
+from enginewright.core.errors import sentence_of
+from enginewright.core.process import how_it_ended, outlive_crashes
 
 WORKED, SENTENCE, TOLD = "works", "sentence", "crash told"  # TOLD: a library crashed, and a sentence says so
 TRACEBACK, HANG, CRASH, OUTSIDE = "traceback", "hang", "crash", "outside"

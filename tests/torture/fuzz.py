@@ -22,7 +22,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # as in enginery/__init__.py
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # as in enginewright/__init__.py
 
 from torture import handed_on, kinds  # noqa: E402
 from torture.forked import CRASH, HANG, OUTSIDE, SENTENCE, TOLD, TRACEBACK, WORKED, Ended, run  # noqa: E402
@@ -34,14 +34,16 @@ FAULTS = (TRACEBACK, HANG, CRASH, OUTSIDE)
 LIGHT = (
     "numpy.lib.format", "PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "PIL.TiffImagePlugin",
     "PIL.WebPImagePlugin",
-    "ruamel.yaml", "tokenizers", "enginery.cli.recipes", "enginery.core.params.all", "enginery.data.splits",
-    "enginery.quantization.calibration.cache", "enginery.regression.history", "enginery.regression.earlier_engines",
-    "enginery.search.journal", "enginery.pipeline.after_a_kill",
+    "ruamel.yaml", "tokenizers", "enginewright.cli.recipes", "enginewright.core.params.all", "enginewright.data.splits",
+    "enginewright.quantization.calibration.cache", "enginewright.regression.history",
+    "enginewright.regression.earlier_engines",
+    "enginewright.search.journal", "enginewright.pipeline.after_a_kill",
 )  # fmt: skip
 HEAVY = (
-    "torch", "onnx", "onnxruntime", "onnxsim", "polygraphy.backend.onnx", "openvino", "enginery.engine.engine",
-    "enginery.engine.runtimes.openvino", "enginery.model.adopt", "enginery.model.checkpoint", "enginery.model.export",
-    "enginery.model.source_model", "enginery.graph.passes", "enginery.graph.simplify",
+    "torch", "onnx", "onnxruntime", "onnxsim", "polygraphy.backend.onnx", "openvino", "enginewright.engine.engine",
+    "enginewright.engine.runtimes.openvino", "enginewright.model.adopt", "enginewright.model.checkpoint",
+    "enginewright.model.export",
+    "enginewright.model.source_model", "enginewright.graph.passes", "enginewright.graph.simplify",
 )  # fmt: skip
 
 

@@ -70,14 +70,14 @@ def _fleets() -> tuple[bytes, ...]:
 
 
 def _fleet() -> None:
-    from enginery.fleet.file import Fleet
+    from enginewright.fleet.file import Fleet
 
     Fleet.read().only(()).on_runner("h200")
 
 
 def _answer(measured: bytes) -> bytes:
-    from enginery.fleet.answer import Answer, Energy, Measured, Speed
-    from enginery.regression.measurements import Measurements
+    from enginewright.fleet.answer import Answer, Energy, Measured, Speed
+    from enginewright.regression.measurements import Measurements
 
     known = Measurements.model_validate_json(measured)
     speed = Speed(batch=8, requests=2, p50=0.001, p99=0.002, images_per_second=4000.0, slowest=0.003)
@@ -89,7 +89,7 @@ def _answer(measured: bytes) -> bytes:
 
 def _answers(path: Path) -> Callable[[], object]:
     def read() -> None:
-        from enginery.fleet.answer import Answers
+        from enginewright.fleet.answer import Answers
 
         answers = Answers(path.parent)
         if found := answers.of(path.stem):
@@ -99,9 +99,9 @@ def _answers(path: Path) -> Callable[[], object]:
 
 
 def _trace(precision: str) -> bytes:
-    from enginery.engine.record import LayerTime
-    from enginery.regression.measurements import Measurements
-    from enginery.speed.records import Trace
+    from enginewright.engine.record import LayerTime
+    from enginewright.regression.measurements import Measurements
+    from enginewright.speed.records import Trace
 
     layers = tuple(
         LayerTime(name=name, kind="Conv", precision="f32", computes=True, milliseconds=0.1) for name in LAYERS
@@ -111,10 +111,10 @@ def _trace(precision: str) -> bytes:
 
 
 def _traces() -> None:
-    from enginery.mixing.here import Here
-    from enginery.mixing.traces import median_times, read_traces
-    from enginery.mixing.ways import ways_worth_trying
-    from enginery.regression.measurements import Measurements
+    from enginewright.mixing.here import Here
+    from enginewright.mixing.traces import median_times, read_traces
+    from enginewright.mixing.ways import ways_worth_trying
+    from enginewright.regression.measurements import Measurements
 
     places = {name: number for number, name in enumerate(LAYERS)}
     here = Here(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
@@ -129,8 +129,8 @@ def _times() -> bytes:
 
 
 def _compare_times() -> None:
-    from enginery.regression.changes import conclusion, describe
-    from enginery.regression.compare_times import compare_times, find_exported_times, holds_exported_times
+    from enginewright.regression.changes import conclusion, describe
+    from enginewright.regression.compare_times import compare_times, find_exported_times, holds_exported_times
 
     holds_exported_times(str(TIMES))
     found = find_exported_times(str(TIMES))
@@ -139,9 +139,9 @@ def _compare_times() -> None:
 
 
 def _compare() -> None:
-    from enginery.regression.changes import conclusion, describe
-    from enginery.regression.comparison import compare_runs
-    from enginery.regression.measurements import read_measurements
+    from enginewright.regression.changes import conclusion, describe
+    from enginewright.regression.comparison import compare_runs
+    from enginewright.regression.measurements import read_measurements
 
     for before, after in ((MEASURED.parent, "before"), ("before", MEASURED.parent)):
         changes = compare_runs(read_measurements(str(before)), read_measurements(str(after)), 0.99)
@@ -149,7 +149,7 @@ def _compare() -> None:
 
 
 def _search() -> bytes:
-    from enginery.search.records import Layer, Search, Step
+    from enginewright.search.records import Layer, Search, Step
 
     layers = tuple(Layer(name=name, op_type="Conv", work=0.3, loss=0.01) for name in LAYERS)
     step = Step(spared=0, work=0.0, cosine=0.9, relative_error=0.3, agreement=0.8, metric_drop=0.1, looked_at=8,
@@ -160,14 +160,14 @@ def _search() -> bytes:
 
 
 def _spared() -> None:
-    from enginery.search.in_words import in_words
-    from enginery.search.records import Search
+    from enginewright.search.in_words import in_words
+    from enginewright.search.records import Search
 
     print(in_words(Search.read(Path("search.json"))))
 
 
 def _rescue() -> bytes:
-    from enginery.quantization.rescue.records import Rescue, Tried
+    from enginewright.quantization.rescue.records import Rescue, Tried
 
     tried = (Tried(names=("equalize",), error=0.1, at_once=0.1),
              Tried(names=("equalize", "round"), error=None, at_once=None))  # fmt: skip
@@ -177,14 +177,14 @@ def _rescue() -> bytes:
 
 
 def _rescued() -> None:
-    from enginery.quantization.rescue.records import Rescue
+    from enginewright.quantization.rescue.records import Rescue
 
     print(Rescue.read(Path("rescue.json")).in_words())
 
 
 def _mix() -> bytes:
-    from enginery.core.params.precisions import Keep
-    from enginery.mixing.records import BlockTimes, Candidate, Mix, Times
+    from enginewright.core.params.precisions import Keep
+    from enginewright.mixing.records import BlockTimes, Candidate, Mix, Times
 
     times = Times(middle=1.2, low=1.1, high=1.3)
     block = BlockTimes(first="a", last="b", milliseconds={"int8": 1, "fp32": 2})
@@ -198,14 +198,14 @@ def _mix() -> bytes:
 
 
 def _say_mix() -> None:
-    from enginery.mixing.in_words import in_words
-    from enginery.mixing.records import Mix
+    from enginewright.mixing.in_words import in_words
+    from enginewright.mixing.records import Mix
 
     print(in_words(Mix.read(Path("mix.json"))))
 
 
 def _rounded(root: Path) -> bytes:
-    from enginery.quantization.rescue.records import write_rounded
+    from enginewright.quantization.rescue.records import write_rounded
 
     (root / RESCUED).mkdir(parents=True)
     write_rounded({"w1": np.ones((4, 3), np.int8), "w2": np.ones(5, np.int8)}, root / RESCUED)
@@ -213,13 +213,13 @@ def _rounded(root: Path) -> bytes:
 
 
 def _read_rounded() -> None:
-    from enginery.quantization.rescue.records import digests_of, read_rounded
+    from enginewright.quantization.rescue.records import digests_of, read_rounded
 
     digests_of(read_rounded(RESCUED))
 
 
 def _write_bundle(folder: Path) -> None:
-    from enginery.bundle.verify import MANIFEST, sha256
+    from enginewright.bundle.verify import MANIFEST, sha256
 
     folder.mkdir()
     for name in ("model.onnx", "infer.py"):
@@ -229,11 +229,11 @@ def _write_bundle(folder: Path) -> None:
 
 
 def _verify() -> None:
-    from enginery.bundle.verify import check
-    from enginery.core.errors import EngineryError
+    from enginewright.bundle.verify import check
+    from enginewright.core.errors import EnginewrightError
 
     if wrong := check(BUNDLE):
-        raise EngineryError("; ".join(wrong))
+        raise EnginewrightError("; ".join(wrong))
 
 
 def _write_model(folder: Path) -> None:
@@ -251,8 +251,8 @@ def _write_model(folder: Path) -> None:
 def _transformers() -> None:
     import torch
 
-    from enginery.core.params.model import ModelParams
-    from enginery.model.from_transformers import described, folder_of, load_from_transformers
+    from enginewright.core.params.model import ModelParams
+    from enginewright.model.from_transformers import described, folder_of, load_from_transformers
 
     params = ModelParams(source=f"transformers:{FOLDER}", arguments={})
     folder = folder_of(params, FOLDER.parent)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.checkout import Project, checkout
 from support.committed_project import tortured_project
 
-from enginery.core.files import sha256
+from enginewright.core.files import sha256
 
 OWN = ["unshare", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 HEAD, PORT = "10.77.0.1", 6379
@@ -91,7 +91,7 @@ def hosts_around(folder: Path) -> dict[str, Host]:
     for name in ("one", "two", "other"):
         checkout(hosts[name].code)
         shutil.rmtree(hosts[name].code / "data")
-    with (hosts["other"].code / "enginery" / "__init__.py").open("a") as file:
+    with (hosts["other"].code / "enginewright" / "__init__.py").open("a") as file:
         file.write("# another version\n")
     return hosts
 

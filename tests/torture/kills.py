@@ -26,12 +26,12 @@ WRITTEN_IN_PLACE = ("dvc.lock", "machine/dvc.lock", ".dvc/tmp/rwlock")
 COMMANDS = {
     "repro": ("make", "repro"),
     "nightly": ("make", "nightly"),
-    "bundle": (sys.executable, "-m", "enginery.cli", "bundle", "int8", "--out", "bundle"),
-    "compare": (sys.executable, "-m", "enginery.cli", "compare", "reports", "reports", "--race"),
+    "bundle": (sys.executable, "-m", "enginewright.cli", "bundle", "int8", "--out", "bundle"),
+    "compare": (sys.executable, "-m", "enginewright.cli", "compare", "reports", "reports", "--race"),
 }
 RUN_DVC = ("repro", "nightly")  # the others write none of its files
 LONGEST = 20.0  # seconds before a kill, of a run that takes longer
-NOT_COMPARABLE = 4  # what `enginery compare` ends with on a machine that is too noisy
+NOT_COMPARABLE = 4  # what `enginewright compare` ends with on a machine that is too noisy
 SHELLS = ("sh", "dash", "bash")
 
 

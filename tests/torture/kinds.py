@@ -63,11 +63,11 @@ def lay_out(root: Path) -> None:
 
 def _samples(source: Path, task: str = "classification", **changes: object) -> Callable[[], object]:
     def read() -> None:
-        from enginery.core.params.preprocessing import Preprocessing
-        from enginery.core.params.samples import SamplesParams
-        from enginery.data.sample_set import SampleSet
-        from enginery.data.sources import open_source
-        from enginery.data.splits import write_split
+        from enginewright.core.params.preprocessing import Preprocessing
+        from enginewright.core.params.samples import SamplesParams
+        from enginewright.data.sample_set import SampleSet
+        from enginewright.data.sources import open_source
+        from enginewright.data.splits import write_split
 
         how = Preprocessing(resize=SIZE, crop=SIZE, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
         given = {"seed": 0, "validation": 1, "training": 0, "calibration": 1, "preprocessing": how} | changes
@@ -81,25 +81,25 @@ def _samples(source: Path, task: str = "classification", **changes: object) -> C
 
 
 def _params() -> object:
-    from enginery.core.params.all import Params
+    from enginewright.core.params.all import Params
 
     return Params.read()
 
 
 def _recipe() -> None:
-    from enginery.cli.recipes import apply_recipe
+    from enginewright.cli.recipes import apply_recipe
 
     apply_recipe(Path("recipe.yaml"))
 
 
 def _cache() -> object:
-    from enginery.quantization.calibration.cache import read_cache, write_cache
+    from enginewright.quantization.calibration.cache import read_cache, write_cache
 
     return write_cache(read_cache(Path("data/calibration.cache")), Path("artifacts/calibration.cache"))
 
 
 def _checkpoint() -> None:
-    from enginery.model.checkpoint import apply_weights, read_checkpoint
+    from enginewright.model.checkpoint import apply_weights, read_checkpoint
 
     path = Path("data/weights/model.pt")
     apply_weights(_network(), read_checkpoint(path), path)
@@ -126,14 +126,14 @@ def _record(path: str, room: str, name: str) -> Callable[[], object]:
     def read() -> object:
         from importlib import import_module
 
-        return getattr(import_module(f"enginery.{room}"), name).read(Path(path))
+        return getattr(import_module(f"enginewright.{room}"), name).read(Path(path))
 
     return read
 
 
 def _history() -> None:
-    from enginery.regression.earlier_engines import _hashes_of_good_run
-    from enginery.regression.history import read_history
+    from enginewright.regression.earlier_engines import _hashes_of_good_run
+    from enginewright.regression.history import read_history
 
     for history in read_history(Path("history")):
         history.nights()
@@ -142,31 +142,31 @@ def _history() -> None:
 
 
 def _lock() -> None:
-    from enginery.pipeline.after_a_kill import mend_after_a_kill
-    from enginery.regression.earlier_engines import parse_hashes
+    from enginewright.pipeline.after_a_kill import mend_after_a_kill
+    from enginewright.regression.earlier_engines import parse_hashes
 
     mend_after_a_kill(Path())
     parse_hashes(Path("dvc.lock").read_bytes(), "dvc.lock") if Path("dvc.lock").exists() else None
 
 
 def _journal() -> None:
-    from enginery.search.journal import Journal
+    from enginewright.search.journal import Journal
 
     Journal(Path("journal.jsonl")).answer(["a question"], lambda: 1.5)
 
 
 def _graph() -> None:
     """Do what the stages weights, export and simplify do with a file of the user."""
-    from enginery.core.params.build import Profile, Range
-    from enginery.core.text import in_one_line
-    from enginery.graph.as_written import open_as_written, run_graph
-    from enginery.graph.onnx_file import load_graph, save_graph
-    from enginery.graph.passes import rewrite_graph
-    from enginery.graph.read_interface import interface_of
-    from enginery.graph.simplify import fold_constants, simplify_graph
-    from enginery.model.adopt import adopt_graph
-    from enginery.model.export import open_exported
-    from enginery.model.source_model import GIVEN_GRAPH, _run_or_explain, open_source_model
+    from enginewright.core.params.build import Profile, Range
+    from enginewright.core.text import in_one_line
+    from enginewright.graph.as_written import open_as_written, run_graph
+    from enginewright.graph.onnx_file import load_graph, save_graph
+    from enginewright.graph.passes import rewrite_graph
+    from enginewright.graph.read_interface import interface_of
+    from enginewright.graph.simplify import fold_constants, simplify_graph
+    from enginewright.model.adopt import adopt_graph
+    from enginewright.model.export import open_exported
+    from enginewright.model.source_model import GIVEN_GRAPH, _run_or_explain, open_source_model
 
     weights, feeds = Path("artifacts/weights"), {"input": np.ones((2, 3, SIZE, SIZE), np.float32)}
     weights.mkdir(parents=True)
@@ -217,10 +217,10 @@ def _engine(right_hash: bool) -> Callable[[], object]:
     """Open an engine whose file was changed; with the right hash, as one who means harm would write it."""
 
     def read() -> None:
-        from enginery.core.files import sha256
-        from enginery.core.params.inference import InferenceParams
-        from enginery.engine.engine import open_engine
-        from enginery.engine.machine import Machine
+        from enginewright.core.files import sha256
+        from enginewright.core.params.inference import InferenceParams
+        from enginewright.engine.engine import open_engine
+        from enginewright.engine.machine import Machine
 
         folder = Path("artifacts/engines/fp32")
         if right_hash:
@@ -245,11 +245,11 @@ def in_a_child(make: Callable[[Path], None], folder: Path) -> None:
 
 
 def _build(root: Path) -> None:
-    from enginery.core.params.build import BuildParams, Profile, Range
-    from enginery.data.manifest import Manifest
-    from enginery.engine.build import build_engine
-    from enginery.engine.target import target_of
-    from enginery.engine.this_machine import describe_machine
+    from enginewright.core.params.build import BuildParams, Profile, Range
+    from enginewright.data.manifest import Manifest
+    from enginewright.engine.build import build_engine
+    from enginewright.engine.target import target_of
+    from enginewright.engine.this_machine import describe_machine
 
     given = root / "given.onnx"
     onnx.save(graph(), given)
@@ -268,8 +268,8 @@ def _build(root: Path) -> None:
 
 
 def _write_history(root: Path) -> None:
-    from enginery.regression.history import History, Night, Setting
-    from enginery.regression.measurements import Measurements
+    from enginewright.regression.history import History, Night, Setting
+    from enginewright.regression.measurements import Measurements
 
     measurements = Measurements.read(ROOT / "reports/measurements.json")
     folder = root / "history/a-machine"
@@ -479,7 +479,7 @@ def _coco() -> dict[str, list[dict[str, object]]]:
 
 
 def _manifest() -> bytes:
-    from enginery.data.manifest import Manifest, Sample
+    from enginewright.data.manifest import Manifest, Sample
 
     samples = tuple(Sample(name=str(n), sha256="0" * 64, label=n) for n in range(3))
     return (

@@ -26,14 +26,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = {  # code, and the tests that are run in turn until one notices: the module's own go before them
-    "enginery/accuracy/*.py": ("tests/accuracy", "tests/tasks"),
-    "enginery/tasks/average_precision.py": ("tests/tasks",),
-    "enginery/report/verdict.py": ("tests/report",),
+    "enginewright/accuracy/*.py": ("tests/accuracy", "tests/tasks"),
+    "enginewright/tasks/average_precision.py": ("tests/tasks",),
+    "enginewright/report/verdict.py": ("tests/report",),
     "stages/gate.py": ("tests/stages",),
-    "enginery/regression/*.py": ("tests/regression/test_comparison.py", "tests/regression"),
-    "enginery/quantization/calibration/*.py": ("tests/quantization/calibration", "tests/quantization"),
-    "enginery/search/*.py": ("tests/search", "tests/tasks"),
-    "enginery/speed/*.py": (
+    "enginewright/regression/*.py": ("tests/regression/test_comparison.py", "tests/regression"),
+    "enginewright/quantization/calibration/*.py": ("tests/quantization/calibration", "tests/quantization"),
+    "enginewright/search/*.py": ("tests/search", "tests/tasks"),
+    "enginewright/speed/*.py": (
         "tests/speed",
         "tests/regression/test_engine_race.py",
         "tests/regression/test_compare_times.py",

@@ -18,9 +18,9 @@ from support.committed_project import tortured_project
 ALONE = ["unshare", "--map-root-user", "--net"]
 COMMANDS = (
     ["make", "repro"],
-    ["enginery", "doctor"],
-    ["enginery", "inspect", "artifacts/engines/fp32"],
-    ["enginery", "bundle", "fp32"],
+    ["enginewright", "doctor"],
+    ["enginewright", "inspect", "artifacts/engines/fp32"],
+    ["enginewright", "bundle", "fp32"],
     ["python3", "verify.py"],
     ["python3", "infer.py", "image.png"],
 )

@@ -48,7 +48,7 @@ def full_disk(root: Path) -> Iterator[Prefix]:
 @contextmanager
 def little_memory(root: Path) -> Iterator[Prefix]:
     group, limit = next((Path(place), name) for place, name in GROUPS.items() if Path(place, "cgroup.procs").exists())
-    group /= "enginery-starved"
+    group /= "enginewright-starved"
     group.mkdir()
     try:
         (group / limit).write_text(str(MEMORY))

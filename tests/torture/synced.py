@@ -20,18 +20,24 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.committed_project import differing, results, tortured_project
 
-from enginery.pipeline.after_a_power_cut import CHECKED
+from enginewright.pipeline.after_a_power_cut import CHECKED
 
 CALLS = "write,pwrite64,writev,copy_file_range,sendfile,fsync,fdatasync,rename,renameat,renameat2"
 COMMANDS = {
     "repro": ("make", "repro"),
-    "nightly": (sys.executable, "-m", "enginery.regression.nightly", "--attempts", "0"),  # the first: it has no rival
+    "nightly": (
+        sys.executable,
+        "-m",
+        "enginewright.regression.nightly",
+        "--attempts",
+        "0",
+    ),  # the first: it has no rival
 }
 NOT_COMPARABLE = 4  # what a night ends with on a machine that is too noisy
 FILE = re.compile(r"^\d+ +(\w+)\((?:\d+<([^>]*)>)?")
 COPIED_TO = re.compile(r"copy_file_range\(\d+<[^>]*>, [^,]+, \d+<([^>]*)>")
 NAMES = re.compile(r"\"([^\"]*)\"")
-OURS = re.compile(r"/\.[^/]+\.[0-9a-f]{8}\.tmp$")  # as enginery/core/files.py calls what is not whole yet
+OURS = re.compile(r"/\.[^/]+\.[0-9a-f]{8}\.tmp$")  # as enginewright/core/files.py calls what is not whole yet
 
 
 def unsynced(lines: Iterable[str], root: Path) -> Iterator[str | None]:

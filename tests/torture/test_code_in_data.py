@@ -11,15 +11,15 @@ from PIL import Image
 from support.paths import ROOT
 from torture.kinds import graph
 
-from enginery.cli.recipes import apply_recipe
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.core.params.build import Profile, Range
-from enginery.data.sources.folder import open_folder
-from enginery.data.sources.yolo_folder import open_yolo_folder
-from enginery.data.splits import write_split
-from enginery.graph.read_interface import interface_of
-from enginery.model.source_model import GIVEN_GRAPH, open_source_model
+from enginewright.cli.recipes import apply_recipe
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.core.params.build import Profile, Range
+from enginewright.data.sources.folder import open_folder
+from enginewright.data.sources.yolo_folder import open_yolo_folder
+from enginewright.data.splits import write_split
+from enginewright.graph.read_interface import interface_of
+from enginewright.model.source_model import GIVEN_GRAPH, open_source_model
 
 TAGS = (
     "!!python/object/apply:os.system ['touch pwned']",
@@ -72,7 +72,7 @@ def _classes(tag):
 @pytest.mark.parametrize("read", [_params, _recipe, _classes])
 @pytest.mark.parametrize("tag", TAGS)
 def test_a_tag_of_yaml_makes_no_object(read, tag):
-    with pytest.raises(EngineryError):
+    with pytest.raises(EnginewrightError):
         read(tag)
 
 
@@ -82,7 +82,7 @@ def test_an_operator_that_no_runtime_has_is_refused(kind, domain):
     model.graph.node[1].op_type, model.graph.node[1].domain = kind, domain
     model.opset_import.append(helper.make_opsetid(domain or "x", 1))
     onnx.save(model, GIVEN_GRAPH)
-    with pytest.raises(EngineryError, match="ONNX Runtime cannot open the file"):
+    with pytest.raises(EnginewrightError, match="ONNX Runtime cannot open the file"):
         open_source_model(Path())
 
 
@@ -94,7 +94,7 @@ def test_a_tensor_whose_name_could_run_in_a_script_is_refused(name, place):
     model = graph()
     node = model.graph.node[0 if place == "input" else -1]
     getattr(node, place)[0] = getattr(model.graph, place)[0].name = name
-    with pytest.raises(EngineryError, match="could run as code in the scripts of a bundle"):
+    with pytest.raises(EnginewrightError, match="could run as code in the scripts of a bundle"):
         interface_of(model, Profile(batch=Range(min=1, opt=2, max=4)), "the model")
 
 

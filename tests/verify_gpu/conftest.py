@@ -1,7 +1,7 @@
 """The checks that need an NVIDIA GPU: `make verify-gpu` runs them and stops at the first failure.
 
 They verify the runtime that `runtime: auto` chooses, which is TensorRT where it is installed, or the runtime that
-ENGINERY_RUNTIME names. Their files are called verify_*.py, so that pytest runs them only where they are named.
+ENGINEWRIGHT_RUNTIME names. Their files are called verify_*.py, so that pytest runs them only where they are named.
 """
 
 import os
@@ -13,18 +13,18 @@ from onnx import helper, numpy_helper
 from PIL import Image
 from support.gpu import KEEP, LIMITS, is_for
 
-from enginery.core.params.build import Range
-from enginery.engine.build import build_engine
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.quantization.cast import cast
-from enginery.quantization.quantize import quantize
+from enginewright.core.params.build import Range
+from enginewright.engine.build import build_engine
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.quantization.cast import cast
+from enginewright.quantization.quantize import quantize
 
 
 @pytest.fixture(scope="session")
 def machine():
-    here = describe_machine(os.environ.get("ENGINERY_RUNTIME", "auto"))
+    here = describe_machine(os.environ.get("ENGINEWRIGHT_RUNTIME", "auto"))
     if here.device != "cuda" or not here.capability:
         pytest.exit(f"no GPU to verify: the runtime here is {here.runtime} on {here.device_name}", returncode=1)
     print(f"\n{here.runtime} {here.runtime_version} on {here.device_name}, driver {here.driver}, CUDA {here.cuda}")

@@ -12,10 +12,10 @@ from support.examples import probabilities
 from support.gpu import LIMITS, answers_for, answers_meant, command, relative_error
 from support.project import make_project
 
-from enginery.engine.polygraphy import write_comparison
-from enginery.engine.record import EngineRecord
-from enginery.graph.data_apart import in_memory
-from enginery.graph.onnx_file import load_graph, save_graph
+from enginewright.engine.polygraphy import write_comparison
+from enginewright.engine.record import EngineRecord
+from enginewright.graph.data_apart import in_memory
+from enginewright.graph.onnx_file import load_graph, save_graph
 
 ENGINE = "artifacts/engines/fp32"
 
@@ -63,7 +63,7 @@ def test_inspect_describes_the_engine(project, machine):
     done, known = command("inspect", ENGINE, cwd=project), command("inspect", ENGINE, "--json", cwd=project)
     assert (done.returncode, known.returncode) == (0, 0), done.stderr + known.stderr
     assert f"tensorrt {machine.runtime_version}, in" in done.stdout
-    assert "others can be put in by `enginery refit`" in done.stdout
+    assert "others can be put in by `enginewright refit`" in done.stdout
     assert json.loads(known.stdout)["executed"] == record.executed
     assert sum(record.executed.values()) > 0
 

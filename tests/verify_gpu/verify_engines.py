@@ -11,25 +11,25 @@ from onnx import numpy_helper
 from support.gpu import KEEP, LIMITS, PLAIN, REPLAYED, is_for, meant, relative_error
 from support.pass_checks import model_of_text
 
-from enginery.bundle.gate import Passed
-from enginery.bundle.pages import render
-from enginery.cli.refit import refit_engine
-from enginery.core.params.build import Range
-from enginery.core.precisions import PRECISIONS
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine, open_engines
-from enginery.engine.polygraphy import write_comparison
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes.onnxruntime_layout import LAYOUTS
-from enginery.engine.runtimes.onnxruntime_session import optimize
-from enginery.engine.runtimes.onnxruntime_trial import try_in_own_process
-from enginery.engine.target import target_of
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.data_apart import in_memory
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.graph.read_interface import read_blueprint
-from enginery.quantization.cast import cast
-from enginery.quantization.write_blocks import write_blocks
+from enginewright.bundle.gate import Passed
+from enginewright.bundle.pages import render
+from enginewright.cli.refit import refit_engine
+from enginewright.core.params.build import Range
+from enginewright.core.precisions import PRECISIONS
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine, open_engines
+from enginewright.engine.polygraphy import write_comparison
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes.onnxruntime_layout import LAYOUTS
+from enginewright.engine.runtimes.onnxruntime_session import optimize
+from enginewright.engine.runtimes.onnxruntime_trial import try_in_own_process
+from enginewright.engine.target import target_of
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.data_apart import in_memory
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.quantization.cast import cast
+from enginewright.quantization.write_blocks import write_blocks
 
 BLOCKS = [name for name, facts in PRECISIONS.items() if facts.block]
 
@@ -212,7 +212,7 @@ def test_a_plan_of_few_weights_keeps_them(tiny_onnx, machine, exact, manifest, t
 
 @pytest.mark.parametrize("weights", ["inside", "stripped"])
 def test_other_weights_can_be_put_into_an_engine(built_with, graphs, machine, images, precision, tmp_path, weights):
-    """NVIDIA knows of versions that lose the bias of a matrix product here: `enginery refit` refuses then."""
+    """NVIDIA knows of versions that lose the bias of a matrix product here: `enginewright refit` refuses then."""
     record, folder = built_with("refittable", precision, weights=weights, refit=True)
     write_comparison(record, graphs[precision], [{"input": images}], folder)
     model = in_memory(load_graph(graphs[precision]))

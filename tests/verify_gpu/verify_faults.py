@@ -16,32 +16,32 @@ from support.errors import error_of
 from support.gpu import LIMITS, PLAIN, REPLAYED, meant, relative_error
 from support.paths import ROOT
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import Profile, Range
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine, open_engines
-from enginery.engine.gpu import cuda
-from enginery.engine.target import target_of
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Profile, Range
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine, open_engines
+from enginewright.engine.gpu import cuda
+from enginewright.engine.target import target_of
 
 MB = 1 << 20
 HOLD = """
 import sys
-from enginery.engine.gpu import cuda
+from enginewright.engine.gpu import cuda
 taken = cuda.Buffer(cuda.free_memory() - int(sys.argv[1]))
 print("held", flush=True)
 input()
 """
 BUILD = """
 import pickle, sys
-from enginery.engine.build import build_engine
+from enginewright.engine.build import build_engine
 build_engine(*pickle.load(open(sys.argv[1], "rb")))
 """
 RUN = """
 import sys
 from pathlib import Path
 import numpy as np
-from enginery.core.params.inference import InferenceParams
-from enginery.engine.engine import open_engine
+from enginewright.core.params.inference import InferenceParams
+from enginewright.engine.engine import open_engine
 with open_engine(Path(sys.argv[1]), None, InferenceParams(threads=0, cuda_graph=True)) as engine:
     batch = 0
     while True:
@@ -89,7 +89,7 @@ def test_memory_that_another_process_holds(left, engines, graphs, machine, exact
             try:
                 action()
                 said[name] = "worked"
-            except EngineryError as error:
+            except EnginewrightError as error:
                 said[name] = str(error)
     print(said)
     assert all("memory" in text or text == "worked" for text in said.values())
@@ -111,7 +111,7 @@ def test_a_batch_that_does_not_fit_is_a_sentence(graphs, machine, exact, manifes
         try:
             build_engine("fp32", graphs["fp32"], target, huge, manifest, tmp_path / "huge")
             said = error_of(open_engine, tmp_path / "huge", machine, PLAIN)
-        except EngineryError as error:
+        except EnginewrightError as error:
             said = str(error)
     print(said)
     assert "memory" in said
@@ -166,7 +166,7 @@ def test_a_damaged_plan_never_reaches_the_library(engines, machine, tmp_path):
 
 
 def test_without_a_visible_gpu_there_is_a_sentence():
-    code = "from enginery.engine.this_machine import describe_machine as d; d(sys.argv[1])"
+    code = "from enginewright.engine.this_machine import describe_machine as d; d(sys.argv[1])"
     for runtime in ("tensorrt", "auto"):
         command = [sys.executable, "-c", f"import sys; {code}", runtime]
         done = subprocess.run(

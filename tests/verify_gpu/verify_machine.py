@@ -19,25 +19,25 @@ from support.plugins import plugin_library
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.benchmark import TORCH_TENSORRT, BenchmarkParams
-from enginery.core.params.build import Profile, Range
-from enginery.core.runtimes import RUNTIMES
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine
-from enginery.engine.gpu import cuda
-from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
-from enginery.engine.gpu.session import DeviceSession
-from enginery.engine.polygraphy import write_comparison
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import tensorrt
-from enginery.engine.runtimes.tensorrt import TensorRT
-from enginery.engine.target import target_of
-from enginery.graph.interface import Blueprint, Interface, TensorSpec
-from enginery.speed.contenders import _compiled, pytorch_contender, require_possible
-from enginery.speed.isolated import measure_engine_isolated
-from enginery.speed.machine_pace import pace_meter
-from enginery.speed.records import SAME_PACE, Trace
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.benchmark import TORCH_TENSORRT, BenchmarkParams
+from enginewright.core.params.build import Profile, Range
+from enginewright.core.runtimes import RUNTIMES
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine
+from enginewright.engine.gpu import cuda
+from enginewright.engine.gpu.nvml import GpuSampler, process_megabytes
+from enginewright.engine.gpu.session import DeviceSession
+from enginewright.engine.polygraphy import write_comparison
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes import tensorrt
+from enginewright.engine.runtimes.tensorrt import TensorRT
+from enginewright.engine.target import target_of
+from enginewright.graph.interface import Blueprint, Interface, TensorSpec
+from enginewright.speed.contenders import _compiled, pytorch_contender, require_possible
+from enginewright.speed.isolated import measure_engine_isolated
+from enginewright.speed.machine_pace import pace_meter
+from enginewright.speed.records import SAME_PACE, Trace
 
 
 def test_an_element_that_is_not_written_is_seen(build):
@@ -173,7 +173,7 @@ def test_closing_an_engine_gives_its_memory_back(engines, machine, images):
 
 
 def test_too_large_a_buffer_is_a_sentence_and_the_gpu_remains_usable(engines, machine, images):
-    with pytest.raises(EngineryError, match=r"the GPU is out of memory \(\d+ of its \d+ MB are free\)"):
+    with pytest.raises(EnginewrightError, match=r"the GPU is out of memory \(\d+ of its \d+ MB are free\)"):
         cuda.Buffer(1 << 50)
     with open_engine(engines / "fp32", machine, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
@@ -207,7 +207,7 @@ def test_the_pace_sees_a_host_that_is_slow_to_launch():
 def test_torch_tensorrt_computes_what_pytorch_does_and_can_be_raced(machine, images):
     try:
         require_possible((TORCH_TENSORRT,), machine.device)
-    except EngineryError as error:
+    except EnginewrightError as error:
         pytest.skip(str(error))
     layers = [(nn.Conv2d(3 if index == 0 else 16, 16, 3, padding=1), nn.ReLU()) for index in range(4)]
     model = nn.Sequential(*itertools.chain(*layers)).eval()
@@ -239,7 +239,7 @@ def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, m
         target = target_of(machine, exact.tensorrt)
         return build_engine("fp32", graphs["fp32"], target, exact, manifest, tmp_path / name).build_seconds
 
-    with pytest.raises(EngineryError):
+    with pytest.raises(EnginewrightError):
         seconds("without timings", configure_without_timing)
     first = seconds("first")
     print(f"{first} s, with the timings of the first build {seconds('second', configure_without_timing)} s")
@@ -261,7 +261,7 @@ def test_a_library_of_plugins_travels_with_its_engine(graphs, machine, exact, ma
     with open_engine(engine_with("registers nothing"), machine, PLAIN) as engine:
         got = engine.run({"input": images})["logits"]
     assert relative_error(meant(graphs["fp32"], images), got) < LIMITS["fp32"]
-    with pytest.raises(EngineryError, match=r"the plugin library own\.so .* is refused by TensorRT"):
+    with pytest.raises(EnginewrightError, match=r"the plugin library own\.so .* is refused by TensorRT"):
         engine_with("hands out nothing")
 
 

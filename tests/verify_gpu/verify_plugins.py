@@ -14,7 +14,7 @@ from support.pass_checks import model_of_text
 from support.paths import ROOT
 from support.project import make_project
 
-from enginery.graph.onnx_file import save_graph
+from enginewright.graph.onnx_file import save_graph
 
 NODES = """
     c = Conv <strides = [8, 8]> (input, w) [bent] g = com.microsoft.QuickGelu (c)
@@ -23,28 +23,28 @@ NODES = """
 BUILD = """
 import sys
 from pathlib import Path
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import BuildParams
-from enginery.data.manifest import Manifest
-from enginery.engine.build import build_engine
-from enginery.engine.machine import Machine
-from enginery.engine.target import target_of
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import BuildParams
+from enginewright.data.manifest import Manifest
+from enginewright.engine.build import build_engine
+from enginewright.engine.machine import Machine
+from enginewright.engine.target import target_of
 onnx, machine, build, manifest, folder = sys.argv[1:]
 build = BuildParams.model_validate_json(build)
 target = target_of(Machine.model_validate_json(machine), build.tensorrt)
 manifest = Manifest.model_validate_json(manifest)
 try:
     build_engine("fp32", Path(onnx), target, build, manifest, Path(folder))
-except EngineryError as error:
+except EnginewrightError as error:
     sys.exit(f"refused: {error}")
 """
 ANSWER = """
 import sys
 from pathlib import Path
 import numpy as np
-from enginery.core.params.inference import InferenceParams
-from enginery.engine.engine import open_engine
-from enginery.engine.machine import Machine
+from enginewright.core.params.inference import InferenceParams
+from enginewright.engine.engine import open_engine
+from enginewright.engine.machine import Machine
 folder, machine, replayed, questions, answers = sys.argv[1:]
 inference = InferenceParams(threads=0, cuda_graph=replayed == "replayed")
 with open_engine(Path(folder), Machine.model_validate_json(machine), inference) as engine:

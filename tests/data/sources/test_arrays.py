@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.data.sources import open_source
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.data.sources import open_source
 
 COLORS = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
 AS_IS = Preprocessing(resize=8, crop=8, interpolation="nearest", layout="nhwc", mean=(0, 0, 0), std=(1, 1, 1))
@@ -87,13 +87,13 @@ def test_pixels_are_mapped_and_not_loaded(opened):
 )
 def test_other_arrays_are_refused(opened, arrays, message):
     np.savez(NPZ, **arrays)
-    with pytest.raises(EngineryError, match=rf"samples\.source: .*data/set\.npz.*{message}"):
+    with pytest.raises(EnginewrightError, match=rf"samples\.source: .*data/set\.npz.*{message}"):
         opened(NPZ)
 
 
 def test_a_label_outside_the_list_is_refused(opened):
     np.savez(NPZ, images=COLORS, labels=np.array([0, 1, 2, 1, 0]))
-    with pytest.raises(EngineryError, match=r"set\.npz, image 2, gives the label '2', which is not from 0 to 1"):
+    with pytest.raises(EnginewrightError, match=r"set\.npz, image 2, gives the label '2', which is not from 0 to 1"):
         opened(NPZ, class_names=("cat", "dog"))
 
 
@@ -104,8 +104,8 @@ def test_broken_files_and_pickled_objects_are_refused(opened, path):
     whole = path.read_bytes()
     for content in (b"", whole[:60], whole[: len(whole) // 2], b"not numpy"):
         path.write_bytes(content)
-        with pytest.raises(EngineryError, match=r"cannot be read as a NumPy file"):
+        with pytest.raises(EnginewrightError, match=r"cannot be read as a NumPy file"):
             opened(path)
     np.save(NPY, np.array([{"run": "code"}] * 5), allow_pickle=True)
-    with pytest.raises(EngineryError, match="cannot be read as a NumPy file"):
+    with pytest.raises(EnginewrightError, match="cannot be read as a NumPy file"):
         opened(NPY)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.preprocessing import Preprocessing
-from enginery.core.params.samples import SamplesParams
-from enginery.data.sample_set import SampleSet
-from enginery.data.sources import open_source
-from enginery.data.splits import write_split
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import SamplesParams
+from enginewright.data.sample_set import SampleSet
+from enginewright.data.sources import open_source
+from enginewright.data.splits import write_split
 
 WIDTH, HEIGHT = 80, 40
 HOW = Preprocessing(resize=20, resize_mode="stretch", crop=20, interpolation="nearest", mean=(0, 0, 0), std=(1, 1, 1))
@@ -147,7 +147,7 @@ BOX = "line 1[0-9], entry 0 of annotations,"
 )
 def test_broken_annotations_are_named_with_file_and_line(document, told):
     write_coco(document)
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         opened("pets")
     assert re.search(told, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
@@ -155,7 +155,7 @@ def test_broken_annotations_are_named_with_file_and_line(document, told):
 
 def test_the_line_of_an_annotation_is_where_it_begins():
     write_coco(changed("annotations", 1, bbox=None))
-    with pytest.raises(EngineryError, match="has no bbox") as caught:
+    with pytest.raises(EnginewrightError, match="has no bbox") as caught:
         opened("pets")
     line = int(re.search(r"line (\d+)", str(caught.value))[1])
     assert (DATA / "pets/annotations.json").read_text().splitlines()[line].strip() == '"id": 2,'
@@ -163,7 +163,7 @@ def test_the_line_of_an_annotation_is_where_it_begins():
 
 def test_a_category_that_the_given_classes_lack_is_named():
     write_coco()
-    with pytest.raises(EngineryError, match=r"entry 1 of categories, is cat, which is not in samples.class_names"):
+    with pytest.raises(EnginewrightError, match=r"entry 1 of categories, is cat, which is not in samples.class_names"):
         opened("pets", class_names=("dog",))
 
 
@@ -185,6 +185,6 @@ def test_a_category_that_the_given_classes_lack_is_named():
 )
 def test_broken_labels_are_named_with_file_and_line(labels, told):
     write_yolo(labels)
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         opened("yolo")
     assert re.search(told, str(caught.value)), str(caught.value)

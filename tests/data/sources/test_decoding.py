@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from enginery.core.errors import EngineryError
-from enginery.data.preprocessing import decode
+from enginewright.core.errors import EnginewrightError
+from enginewright.data.preprocessing import decode
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 ORIENTATION, THUMBNAIL = 0x0112, 0x0201  # tags of EXIF
@@ -188,7 +188,9 @@ def test_a_pgm_of_more_than_eight_bits_is_scaled_by_its_maximum(tmp_path, most, 
 @pytest.mark.parametrize(("kind", "sample_format"), [(np.uint32, 1), (np.int16, 2), (np.float32, 3)])
 def test_values_whose_black_and_white_are_unknown_are_refused(tmp_path, kind, sample_format):
     tiff(tmp_path / "science.tif", np.ones((2, 2, 1), kind), photometric=1, sample_format=sample_format)
-    with pytest.raises(EngineryError, match=r"science\.tif is not an image that can be decoded: its values have 32"):
+    with pytest.raises(
+        EnginewrightError, match=r"science\.tif is not an image that can be decoded: its values have 32"
+    ):
         decode(tmp_path / "science.tif")
 
 
@@ -247,7 +249,7 @@ def test_a_truncated_image_is_refused_by_name(tmp_path, name):
     whole = saved(path)
     for length in (0, 10, len(whole) // 2):
         path.write_bytes(whole[:length])
-        with pytest.raises(EngineryError, match=rf"{name} is not an image that can be decoded: "):
+        with pytest.raises(EnginewrightError, match=rf"{name} is not an image that can be decoded: "):
             decode(path)
 
 
@@ -260,7 +262,7 @@ def test_damage_anywhere_is_decoded_or_refused(tmp_path, name):
         for place in rng.integers(0, min(len(whole), 600), 3):
             damaged[place] = rng.integers(0, 256)
         path.write_bytes(damaged)
-        with contextlib.suppress(EngineryError):
+        with contextlib.suppress(EnginewrightError):
             assert decode(path).mode == "RGB"
 
 
@@ -272,7 +274,7 @@ def turned():
 
 def test_a_text_file_is_no_image(tmp_path):
     (tmp_path / "note.jpg").write_text("not an image")
-    with pytest.raises(EngineryError, match=r"note\.jpg is not an image that can be decoded"):
+    with pytest.raises(EnginewrightError, match=r"note\.jpg is not an image that can be decoded"):
         decode(tmp_path / "note.jpg")
 
 
@@ -281,5 +283,5 @@ def test_an_image_that_claims_to_be_enormous_is_refused(tmp_path):
     content = bytearray(saved(path))
     content[18:26] = (100_000).to_bytes(4, "little") * 2  # width and height
     path.write_bytes(content)
-    with pytest.raises(EngineryError, match=r"bomb\.bmp is not an image that can be decoded"):
+    with pytest.raises(EnginewrightError, match=r"bomb\.bmp is not an image that can be decoded"):
         decode(path)

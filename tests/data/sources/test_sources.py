@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginery.core.errors import EngineryError
-from enginery.core.user_files import user_file
-from enginery.data.sources import open_source
-from enginery.data.sources.digits import open_digits
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.user_files import user_file
+from enginewright.data.sources import open_source
+from enginewright.data.sources.digits import open_digits
 
 
 def test_a_folder_of_class_folders_gives_names_labels_and_hashes(pets, samples_params):
@@ -23,13 +23,13 @@ def test_a_folder_of_class_folders_gives_names_labels_and_hashes(pets, samples_p
 @pytest.mark.parametrize("path", ["/etc", "data/../elsewhere", "elsewhere", "data"])
 def test_what_lies_outside_data_is_refused(pets, path):
     Path("elsewhere").mkdir()
-    with pytest.raises(EngineryError, match=rf"samples\.source: {path} does not lie in data/.*move it there"):
+    with pytest.raises(EnginewrightError, match=rf"samples\.source: {path} does not lie in data/.*move it there"):
         user_file(path, Path("data"), "samples.source", "digits")
 
 
 def test_a_link_out_of_data_is_refused(pets):
     Path("data/link").symlink_to("/etc")
-    with pytest.raises(EngineryError, match="does not lie in data"):
+    with pytest.raises(EnginewrightError, match="does not lie in data"):
         user_file("data/link", Path("data"), "samples.source", "digits")
 
 
@@ -39,18 +39,18 @@ def test_a_name_that_is_no_text_is_refused(pets, samples_params, odd):
     root = Path(samples_params().source)
     (root / odd).parent.mkdir(exist_ok=True)
     shutil.copy(root / "dog/1.png", root / odd)
-    with pytest.raises(EngineryError, match="is a name whose bytes are no text in UTF-8"):
+    with pytest.raises(EnginewrightError, match="is a name whose bytes are no text in UTF-8"):
         open_source(samples_params(), Path("data"))
 
 
 def test_what_does_not_exist_is_named(pets):
-    with pytest.raises(EngineryError, match=r"weights\.source: data/none\.pt does not exist"):
+    with pytest.raises(EnginewrightError, match=r"weights\.source: data/none\.pt does not exist"):
         user_file("data/none.pt", Path("data"), "weights.source", "train")
 
 
 def test_a_folder_without_images_is_refused(pets, samples_params):
     Path("data/empty/cat").mkdir(parents=True)
-    with pytest.raises(EngineryError, match="data/empty holds no images: it needs a folder per class"):
+    with pytest.raises(EnginewrightError, match="data/empty holds no images: it needs a folder per class"):
         open_source(samples_params("data/empty"), Path("data"))
 
 
@@ -75,7 +75,7 @@ def test_links_that_are_not_followed_are_left_out_and_counted(pets, samples_para
 
 def test_a_folder_without_images_is_no_class_unless_that_is_said(pets, samples_params, preprocessing):
     (pets / "__MACOSX").mkdir()
-    with pytest.raises(EngineryError, match=r"data/pets holds folders without images, __MACOSX: take them out, or"):
+    with pytest.raises(EnginewrightError, match=r"data/pets holds folders without images, __MACOSX: take them out, or"):
         open_source(samples_params(), Path("data"))
     source = open_source(samples_params(class_names=("cat", "dog")), Path("data"))
     assert [sample.label for sample in prepared(source, preprocessing)] == [0, 0, 1]
@@ -106,7 +106,9 @@ def test_images_alone_have_no_labels(pets, samples_params, preprocessing):
 
 def test_images_beside_class_folders_are_refused(pets, samples_params):
     Image.new("L", (9, 9)).save("data/pets/stray.png")
-    with pytest.raises(EngineryError, match=r"class folders, such as data/pets/cat/b\.JPG.*data/pets/stray\.png: move"):
+    with pytest.raises(
+        EnginewrightError, match=r"class folders, such as data/pets/cat/b\.JPG.*data/pets/stray\.png: move"
+    ):
         open_source(samples_params(), Path("data"))
 
 
@@ -141,12 +143,12 @@ def test_a_file_of_classes_gives_names_to_folders(pets, samples_params, preproce
 )
 def test_classes_that_do_not_fit_are_refused(pets, samples_params, classes, message):
     Path("data/empty.txt").touch()
-    with pytest.raises(EngineryError, match=message):
+    with pytest.raises(EnginewrightError, match=message):
         open_source(samples_params(class_names=classes), Path("data"))
 
 
 def test_the_digits_name_their_own_classes(samples_params):
-    with pytest.raises(EngineryError, match=r"samples\.class_names: the digits name their own classes"):
+    with pytest.raises(EnginewrightError, match=r"samples\.class_names: the digits name their own classes"):
         open_source(samples_params("digits", class_names=("a",)), Path("data"))
 
 
@@ -155,7 +157,7 @@ def test_the_splits_of_a_data_set_are_not_its_classes(pets, samples_params):
     pets.rename("data/set/val")
     message = r"data/set holds train, val, which look like the splits.*name one of them, such as data/set/val"
     Path("data/set/train/cat").mkdir()
-    with pytest.raises(EngineryError, match=message):
+    with pytest.raises(EnginewrightError, match=message):
         open_source(samples_params("data/set"), Path("data"))
     assert len(open_source(samples_params("data/set/val"), Path("data"))) == 3
 
@@ -169,10 +171,10 @@ def test_a_class_may_be_called_train_and_classes_may_have_like_folders(pets, sam
 def test_a_link_that_leaves_the_data_is_refused(pets, samples_params, tmp_path):
     Path("data/pets/dog/1.png").rename(tmp_path / "outside.png")
     Path("data/pets/dog/2.png").symlink_to(tmp_path / "outside.png")
-    with pytest.raises(EngineryError, match=r"data/pets/dog/2\.png is a link out of data/"):
+    with pytest.raises(EnginewrightError, match=r"data/pets/dog/2\.png is a link out of data/"):
         open_source(samples_params(), Path("data"))
 
 
 def test_other_files_are_no_source(pets, samples_params):
-    with pytest.raises(EngineryError, match=r"data/pets/cat/notes\.txt is none of what can be read; give 'digits'"):
+    with pytest.raises(EnginewrightError, match=r"data/pets/cat/notes\.txt is none of what can be read; give 'digits'"):
         open_source(samples_params("data/pets/cat/notes.txt"), Path("data"))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.data.sources import open_source
+from enginewright.core.errors import EnginewrightError
+from enginewright.data.sources import open_source
 
 TABLE = Path("data/images.csv")
 
@@ -96,7 +96,7 @@ def test_what_a_spreadsheet_writes_is_read(labels):
 def test_a_mistake_is_named_with_its_line(opened, text, message):
     Path("secret.png").write_bytes(Path("data/pets/dog/1.png").read_bytes())
     Path("data/link.png").symlink_to(Path("secret.png").resolve())
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         opened(text)
     assert str(caught.value).startswith("samples.source: data/images.csv")
     assert message in str(caught.value)
@@ -111,11 +111,11 @@ def test_a_mistake_is_named_with_its_line(opened, text, message):
     ],
 )
 def test_a_label_outside_the_list_is_refused(opened, label, message):
-    with pytest.raises(EngineryError, match=message):
+    with pytest.raises(EnginewrightError, match=message):
         opened(f"path,label\npets/dog/1.png,{label}\n", class_names=("cat", "dog"))
 
 
 def test_a_table_in_another_encoding_is_refused(opened, pets, samples_params):
     TABLE.write_bytes("path,label\npets/dog/1.png,größer\n".encode("latin-1"))
-    with pytest.raises(EngineryError, match=r"images\.csv is not a CSV file in UTF-8"):
+    with pytest.raises(EnginewrightError, match=r"images\.csv is not a CSV file in UTF-8"):
         open_source(samples_params(str(TABLE)), Path("data"))

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.data.sample_set import SampleSet
-from enginery.data.sources import open_source
-from enginery.data.splits import write_split
+from enginewright.core.errors import EnginewrightError
+from enginewright.data.sample_set import SampleSet
+from enginewright.data.sources import open_source
+from enginewright.data.splits import write_split
 
 NPZ = Path("data/set.npz")
 IDS, MASK = np.arange(10, dtype=np.int64).reshape(5, 2), np.ones((5, 3), bool)
@@ -110,7 +110,7 @@ def test_the_hash_of_a_sample_covers_all_its_inputs(params):
 )
 def test_what_cannot_be_fed_is_refused(params, arrays, message):
     np.savez(NPZ, **arrays)
-    with pytest.raises(EngineryError, match=rf"samples\.source: .*{message}"):
+    with pytest.raises(EnginewrightError, match=rf"samples\.source: .*{message}"):
         opened(params())
 
 
@@ -120,7 +120,7 @@ def test_a_sample_that_is_no_number_is_named(params, value):
     values[2, 1] = value
     np.savez(NPZ, x=values)
     write_split(opened(params()), [0, 1, 3], params(), Path("split"))  # it is in no split
-    with pytest.raises(EngineryError, match=r"samples\.source: x of set\.npz is NaN or infinite in sample 2"):
+    with pytest.raises(EnginewrightError, match=r"samples\.source: x of set\.npz is NaN or infinite in sample 2"):
         write_split(opened(params()), [0, 2], params(), Path("other"))
     assert not Path("other").exists()
 
@@ -141,10 +141,10 @@ def test_a_broken_file_and_another_kind_are_refused(params):
     np.save(single, IDS)
     for content in (b"PK\x03\x04 and no more", b"hello", single.read_bytes()):
         NPZ.write_bytes(content)
-        with pytest.raises(EngineryError, match=r"samples\.source: data/set\.npz cannot be read as a NumPy file"):
+        with pytest.raises(EnginewrightError, match=r"samples\.source: data/set\.npz cannot be read as a NumPy file"):
             opened(params())
     Path("data/images").mkdir()
     with pytest.raises(
-        EngineryError, match=r"data/images is no \.npz of these, and no \.npy; images need samples\.preprocessing"
+        EnginewrightError, match=r"data/images is no \.npz of these, and no \.npy; images need samples\.preprocessing"
     ):
         opened(params("data/images"))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from support.texts import write_tokenizer
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.samples import SamplesParams
-from enginery.data.sample_set import SampleSet
-from enginery.data.sources import open_source
-from enginery.data.splits import write_split
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.samples import SamplesParams
+from enginewright.data.sample_set import SampleSet
+from enginewright.data.sources import open_source
+from enginewright.data.splits import write_split
 
 ABOUT = {"seed": 0, "validation": 1, "training": 0, "calibration": 1, "preprocessing": None}
 
@@ -72,7 +72,7 @@ def test_texts_are_read_with_what_is_known_of_them(name, content, task, rows, kn
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(name, content, task, told):
-    with pytest.raises(EngineryError, match=re.escape(told)):
+    with pytest.raises(EnginewrightError, match=re.escape(told)):
         opened(name, content, task)
 
 
@@ -113,5 +113,5 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(text, told):
         source, params = opened("a.txt", "one", **text)
         write_split(source, [0], params, Path("split"))
 
-    with pytest.raises(EngineryError, match=re.escape(told)):
+    with pytest.raises(EnginewrightError, match=re.escape(told)):
         write()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginery.core.errors import EngineryError
-from enginery.data.sample_set import SampleSet
-from enginery.data.sources import open_source
-from enginery.data.splits import write_split
+from enginewright.core.errors import EnginewrightError
+from enginewright.data.sample_set import SampleSet
+from enginewright.data.sources import open_source
+from enginewright.data.splits import write_split
 
 SCENES, ROWS, TABLE = Path("data/scenes"), Path("data/rows.npz"), Path("data/scenes.csv")
 MASK = np.arange(8 * 12, dtype=np.uint8).reshape(8, 12) % 3
@@ -34,7 +34,7 @@ def split(tmp_path, monkeypatch, samples_params):
 
 
 def refusal_of(split, *arguments, **changes):
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         split(*arguments, **changes)
     return str(caught.value)
 

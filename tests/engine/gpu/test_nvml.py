@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from enginery.engine.gpu import nvml
-from enginery.engine.gpu.nvml import GpuSampler, Sample, process_megabytes
+from enginewright.engine.gpu import nvml
+from enginewright.engine.gpu.nvml import GpuSampler, Sample, process_megabytes
 
 
 def sampler_of(*samples):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from support.paths import ROOT
 
-from enginery.engine.gpu.timing_cache import locked, read_timing_cache, timing_cache_path, write_timing_cache
+from enginewright.engine.gpu.timing_cache import locked, read_timing_cache, timing_cache_path, write_timing_cache
 
 GPU = ("NVIDIA H200", "9.0", "580.65.06", "tensorrt-11.4.0.106")
 APPEND = """
 import sys, time
 from pathlib import Path
-from enginery.engine.gpu.timing_cache import locked, read_timing_cache, write_timing_cache
+from enginewright.engine.gpu.timing_cache import locked, read_timing_cache, write_timing_cache
 path, mark = Path(sys.argv[1]), sys.argv[2].encode()
 for _ in range(25):
     with locked(path):
@@ -24,8 +24,8 @@ for _ in range(25):
 KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from enginery.core import files
-from enginery.engine.gpu.timing_cache import locked, write_timing_cache
+from enginewright.core import files
+from enginewright.engine.gpu.timing_cache import locked, write_timing_cache
 files._to_disk = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 with locked(Path(sys.argv[1])):
     write_timing_cache(Path(sys.argv[1]), b"half")
@@ -44,7 +44,7 @@ def start(program, *arguments):
 
 
 def test_it_lies_in_the_users_cache_folder(home):
-    assert timing_cache_path(*GPU).parent == home / "enginery" / "timing"
+    assert timing_cache_path(*GPU).parent == home / "enginewright" / "timing"
 
 
 @pytest.mark.parametrize("setting", [None, "", "relative/folder"])
@@ -54,7 +54,7 @@ def test_without_an_absolute_setting_the_cache_folder_is_dot_cache(monkeypatch, 
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", setting)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert timing_cache_path(*GPU).parent == tmp_path / ".cache" / "enginery" / "timing"
+    assert timing_cache_path(*GPU).parent == tmp_path / ".cache" / "enginewright" / "timing"
 
 
 @pytest.mark.parametrize("position", range(len(GPU)), ids=["GPU", "capability", "driver", "version"])
@@ -68,7 +68,7 @@ def test_another_gpu_driver_or_version_has_a_file_of_its_own(position):
 @pytest.mark.parametrize("name", ["NVIDIA H200 / SXM", "../../etc", "Quadro® RTX\n4000", "a\\b:c*?", "x" * 60])
 def test_odd_characters_stay_within_one_file_name(home, name):
     path = timing_cache_path(name, *GPU[1:])
-    assert path.parent == home / "enginery" / "timing"
+    assert path.parent == home / "enginewright" / "timing"
     assert re.fullmatch(r"[A-Za-z0-9._-]+\.timings", path.name)
     with locked(path):
         write_timing_cache(path, b"timings")

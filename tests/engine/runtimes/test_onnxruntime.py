@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.precisions import Keep
-from enginery.engine.runtimes import onnxruntime_session, onnxruntime_trial
-from enginery.engine.runtimes.onnxruntime_cuda import Executor, require_known_sizes, rounds_to_int8
-from enginery.engine.runtimes.onnxruntime_layout import (
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.precisions import Keep
+from enginewright.engine.runtimes import onnxruntime_session, onnxruntime_trial
+from enginewright.engine.runtimes.onnxruntime_cuda import Executor, require_known_sizes, rounds_to_int8
+from enginewright.engine.runtimes.onnxruntime_layout import (
     CALLS,
     CHANNELS_FIRST,
     CHANNELS_LAST,
@@ -26,12 +26,12 @@ from enginery.engine.runtimes.onnxruntime_layout import (
     timed,
     write_layout,
 )
-from enginery.graph.interface import Blueprint, Interface, TensorSpec
-from enginery.graph.onnx_file import load_graph
-from enginery.graph.read_interface import read_blueprint
-from enginery.quantization.cast import cast
-from enginery.quantization.quantize import quantize
-from enginery.quantization.write_blocks import write_blocks
+from enginewright.graph.interface import Blueprint, Interface, TensorSpec
+from enginewright.graph.onnx_file import load_graph
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.quantization.cast import cast
+from enginewright.quantization.quantize import quantize
+from enginewright.quantization.write_blocks import write_blocks
 
 KEEP = Keep(op_types=(), nodes=())
 
@@ -72,7 +72,7 @@ def test_the_fastest_layout_that_is_right_is_chosen(last, fused, chosen, capsys)
 
     def try_out(layout):
         if (trial := trials[len(layout)]) is None:
-            raise EngineryError("it refuses")
+            raise EnginewrightError("it refuses")
         return Trial(*trial)
 
     assert fastest_layout(try_out) == chosen
@@ -81,7 +81,7 @@ def test_the_fastest_layout_that_is_right_is_chosen(last, fused, chosen, capsys)
 
 def test_channels_first_stay_where_they_cannot_be_tried(capsys):
     def try_out(layout):
-        raise EngineryError("a node waits while it is captured")
+        raise EnginewrightError("a node waits while it is captured")
 
     assert fastest_layout(try_out) == CHANNELS_FIRST
     assert capsys.readouterr().err.endswith("tried with channels first: a node waits while it is captured\n")
@@ -164,13 +164,13 @@ def test_a_trial_is_made_of_the_layout_that_is_asked_for(told, tiny_onnx, build,
 
 def test_a_process_that_fails_is_a_sentence(tiny_onnx, build):
     """Let the process look for a GPU, which is not there."""
-    with pytest.raises(EngineryError, match=r"CUDA|GPU|driver"):
+    with pytest.raises(EnginewrightError, match=r"CUDA|GPU|driver"):
         onnxruntime_trial.try_in_own_process(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_FIRST)
 
 
 def test_an_input_that_holds_sizes_is_refused(build):
     sizes = TensorSpec(name="sizes", dtype="int64", shape=(2,), values=("height", "width"))
-    with pytest.raises(EngineryError, match="does not take input sizes, which holds sizes: take TensorRT"):
+    with pytest.raises(EnginewrightError, match="does not take input sizes, which holds sizes: take TensorRT"):
         require_known_sizes(Blueprint(Interface(inputs=(sizes,), outputs=()), build))
 
 
@@ -229,7 +229,7 @@ def test_a_session_for_which_there_is_no_memory_takes_that_of_the_others():
 
     def another():
         if len(executor._sessions) > 1:
-            raise EngineryError("out of memory")
+            raise EnginewrightError("out of memory")
         held.append(len(executor._sessions))
         return FakeSession()
 

@@ -6,16 +6,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.pass_checks import model_of_text
 
-from enginery.core.params.build import Profile, Range
-from enginery.engine.runtimes import load_runtime
-from enginery.engine.runtimes.openvino_graph import read_graph
-from enginery.engine.this_machine import find_cpu
-from enginery.graph.as_written import open_as_written
-from enginery.graph.read_interface import read_blueprint
-from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import nodes_in_floats, rewritten
-from enginery.quantization.write_int8 import Range as Bounds
-from enginery.quantization.write_int8 import write_int8
+from enginewright.core.params.build import Profile, Range
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes.openvino_graph import read_graph
+from enginewright.engine.this_machine import find_cpu
+from enginewright.graph.as_written import open_as_written
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.quantization.dialect import dialect_of
+from enginewright.quantization.in_dialect import nodes_in_floats, rewritten
+from enginewright.quantization.write_int8 import Range as Bounds
+from enginewright.quantization.write_int8 import write_int8
 
 LARGEST_WEIGHT = dialect_of("openvino", "cpu", find_cpu().capability).largest_weight
 ROUNDING = {"scale": np.float32(0.02), "zero": np.int8(0)}

@@ -22,6 +22,6 @@ def test_libraries_report_to_nobody(program, said, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name not in SUPPRESSES} | {
         "HOME": str(tmp_path)
     }
-    command = [sys.executable, "-c", f"import enginery; {program}"]
+    command = [sys.executable, "-c", f"import enginewright; {program}"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == (said + "\n", "")

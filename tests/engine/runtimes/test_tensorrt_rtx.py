@@ -21,30 +21,30 @@ from support.plugins import plugin_library
 from torch import nn
 from torchvision.models.resnet import Bottleneck
 
-from enginery.core.errors import EngineryError
-from enginery.core.files import sha256
-from enginery.core.params.boxes import BoxesParams
-from enginery.core.params.build import Axis, Profile, Range
-from enginery.core.params.precisions import Keep
-from enginery.engine import this_machine as machine_module
-from enginery.engine.build import build_engine
-from enginery.engine.engine import open_engine
-from enginery.engine.gpu.device import Hardware
-from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import load_runtime, tensorrt
-from enginery.engine.target import target_of
-from enginery.engine.this_machine import describe_machine
-from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.graph.read_interface import read_blueprint
-from enginery.graph.simplify import fold_constants, simplify_graph
-from enginery.model.export import export_model
-from enginery.quantization.calibration.provenance import Calibration
-from enginery.quantization.cast import cast
-from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import Ingredients, cast_in_dialect, quantize_in_dialect, rewritten
-from enginery.quantization.quantize import quantize
-from enginery.quantization.write_blocks import write_blocks
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.build import Axis, Profile, Range
+from enginewright.core.params.precisions import Keep
+from enginewright.engine import this_machine as machine_module
+from enginewright.engine.build import build_engine
+from enginewright.engine.engine import open_engine
+from enginewright.engine.gpu.device import Hardware
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes import load_runtime, tensorrt
+from enginewright.engine.target import target_of
+from enginewright.engine.this_machine import describe_machine
+from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.graph.simplify import fold_constants, simplify_graph
+from enginewright.model.export import export_model
+from enginewright.quantization.calibration.provenance import Calibration
+from enginewright.quantization.cast import cast
+from enginewright.quantization.dialect import dialect_of
+from enginewright.quantization.in_dialect import Ingredients, cast_in_dialect, quantize_in_dialect, rewritten
+from enginewright.quantization.quantize import quantize
+from enginewright.quantization.write_blocks import write_blocks
 
 if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
     pytest.skip("there is no wheel of TensorRT for RTX but for Linux on x86_64", allow_module_level=True)
@@ -241,7 +241,7 @@ def operator_graph(
 
 def refusal(call, *arguments):
     """Return the error, and check that it is one line of bounded length."""
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         call(*arguments)
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -304,8 +304,8 @@ def test_a_gpu_that_cannot_execute_a_precision_is_named_with_the_way_out(
 
 
 def test_weights_beside_the_graph_are_built_into_the_engine(tiny_onnx, make, ada, tmp_path, monkeypatch):
-    monkeypatch.setattr("enginery.graph.data_apart.MOST_BYTES", 1000)
-    monkeypatch.setattr("enginery.graph.data_apart.FEWEST_BYTES", 256)
+    monkeypatch.setattr("enginewright.graph.data_apart.MOST_BYTES", 1000)
+    monkeypatch.setattr("enginewright.graph.data_apart.FEWEST_BYTES", 256)
     (tmp_path / "large").mkdir()
     save_graph(load_graph(tiny_onnx), tmp_path / "large/model.onnx")
     record = make(tmp_path / "large/model.onnx", ada, tmp_path / "fp32")
@@ -343,7 +343,7 @@ def test_an_engine_that_streams_its_weights_is_built(tiny_onnx, make, ada, tmp_p
 @pytest.mark.parametrize("options", [{"weights": "stripped"}, {"refit": True}], ids=str)
 def test_what_it_builds_on_a_gpu_alone_is_a_sentence(tiny_onnx, make, ada, tmp_path, options):
     chosen = ada.tensorrt.model_copy(update=options)
-    with pytest.raises(EngineryError, match=r"without a GPU what needs one: build\.tensorrt\.weights: stripped"):
+    with pytest.raises(EnginewrightError, match=r"without a GPU what needs one: build\.tensorrt\.weights: stripped"):
         make(tiny_onnx, ada.model_copy(update={"tensorrt": chosen}), tmp_path / "engine")
 
 
@@ -523,7 +523,7 @@ def test_a_library_of_plugins_lies_beside_the_engine_and_one_that_is_not_named_i
     assert "/other.so" not in opened
 
 
-# Graphs and parameters that TensorRT or Enginery refuses.
+# Graphs and parameters that TensorRT or Enginewright refuses.
 
 
 @pytest.mark.parametrize(

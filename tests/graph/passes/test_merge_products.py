@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, count_types, model_of_text, model_with_body, round_trip
 
-from enginery.graph.passes.merge_products import MergeProducts
+from enginewright.graph.passes.merge_products import MergeProducts
 
 RANDOM = np.random.default_rng(0)
 SIZES = {"q": 4, "k": 6, "v": 2}

@@ -21,9 +21,9 @@ from support.pass_checks import (
     round_trip,
 )
 
-from enginery.graph.passes import apply_passes, rewrite_graph
-from enginery.graph.passes.pad_before_pooling import PadBeforePooling
-from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
+from enginewright.graph.passes import apply_passes, rewrite_graph
+from enginewright.graph.passes.pad_before_pooling import PadBeforePooling
+from enginewright.graph.passes.spell_out_hard_swish import SpellOutHardSwish
 
 NODES = """
     sum_scale = Add (x, x)
@@ -158,7 +158,7 @@ def test_the_same_graph_gives_the_same_bytes_in_every_process(tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
     code = """
 import hashlib, sys, onnx
-from enginery.graph.passes import rewrite_graph
+from enginewright.graph.passes import rewrite_graph
 print(hashlib.sha256(rewrite_graph(onnx.load(sys.argv[1])).SerializeToString()).hexdigest())
 """
     command = [sys.executable, "-c", code, str(tmp_path / "model.onnx")]

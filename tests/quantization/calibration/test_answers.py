@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.core.params.calibration import CalibrationParams
-from enginery.data.sample_set import MANIFEST, SampleSet
-from enginery.graph.as_written import run_as_written
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.quantization.calibration import answers, measure
-from enginery.quantization.calibration.answers import keep_answers, kept_answers
-from enginery.quantization.calibration.calibrate import calibrate_graph, ranges_by
-from enginery.quantization.dialect import dialect_of
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.data.sample_set import MANIFEST, SampleSet
+from enginewright.graph.as_written import run_as_written
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.quantization.calibration import answers, measure
+from enginewright.quantization.calibration.answers import keep_answers, kept_answers
+from enginewright.quantization.calibration.calibrate import calibrate_graph, ranges_by
+from enginewright.quantization.dialect import dialect_of
 
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)

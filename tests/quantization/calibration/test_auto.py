@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.core.params.calibration import METHODS, CalibrationParams
-from enginery.quantization.calibration.auto import Trial, choose_by_outputs, choose_ranges, error_of
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.dialect import dialect_of
+from enginewright.core.params.calibration import METHODS, CalibrationParams
+from enginewright.quantization.calibration.auto import Trial, choose_by_outputs, choose_ranges, error_of
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.dialect import dialect_of
 
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
 FEW_LARGE = np.float32(40)  # what a few numbers of `a` and `b` reach, the others are below 1

@@ -3,8 +3,8 @@ import struct
 
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.quantization.calibration.cache import HEADER, read_cache, write_cache
+from enginewright.core.errors import EnginewrightError
+from enginewright.quantization.calibration.cache import HEADER, read_cache, write_cache
 
 LEVELS = 127
 
@@ -143,7 +143,7 @@ def test_what_is_written_has_the_exact_form_that_tensorrt_reads(tmp_path):
 )
 def test_a_malformed_line_is_refused_with_its_number_and_text(tmp_path, line):
     cache = cache_of(tmp_path, "good: 3f810204", line)
-    with pytest.raises(EngineryError, match=r"calibration\.cache, line 3: expected `name: scale`.*") as caught:
+    with pytest.raises(EnginewrightError, match=r"calibration\.cache, line 3: expected `name: scale`.*") as caught:
         read_cache(cache)
     assert repr(line) in str(caught.value)
 
@@ -152,7 +152,7 @@ def test_a_malformed_line_is_refused_with_its_number_and_text(tmp_path, line):
 def test_a_file_that_is_no_cache_is_refused(tmp_path, content):
     path = tmp_path / "calibration.cache"
     path.write_bytes(content)
-    with pytest.raises(EngineryError, match="is not a TensorRT calibration cache"):
+    with pytest.raises(EnginewrightError, match="is not a TensorRT calibration cache"):
         read_cache(path)
 
 

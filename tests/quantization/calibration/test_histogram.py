@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from enginery.quantization.calibration.histogram import CHUNK, Histogram, count_alone, count_beside_others
+from enginewright.quantization.calibration.histogram import CHUNK, Histogram, count_alone, count_beside_others
 
 
 def filled(*parts, bins=64, count=count_alone):

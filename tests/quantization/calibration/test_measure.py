@@ -8,10 +8,10 @@ from onnx import TensorProto, helper
 from support.pass_checks import model_of_text
 from support.quantized import KEEP_NOTHING
 
-from enginery.core.errors import EngineryError
-from enginery.quantization.calibration.histogram import Histogram, count_beside_others
-from enginery.quantization.calibration.measure import batch_in_memory, measure
-from enginery.quantization.cast import cast
+from enginewright.core.errors import EnginewrightError
+from enginewright.quantization.calibration.histogram import Histogram, count_beside_others
+from enginewright.quantization.calibration.measure import batch_in_memory, measure
+from enginewright.quantization.cast import cast
 
 ACTIVATIONS = {"input", "conv", "relu", "conv_2", "relu_2", "pooled", "features", "logits"}
 
@@ -108,7 +108,7 @@ def test_integer_tensors_are_not_measured():
 
 
 def test_an_activation_that_overflows_is_named(tiny_graph):
-    with pytest.raises(EngineryError, match=r"^the activation \w+ holds NaN or infinity"):
+    with pytest.raises(EnginewrightError, match=r"^the activation \w+ holds NaN or infinity"):
         measure(tiny_graph, [{"input": np.full((2, 3, 8, 8), 3e38, np.float32)}], bins=2048)
 
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.calibration import CalibrationParams
-from enginery.quantization.calibration.cache import write_cache
-from enginery.quantization.calibration.provenance import (
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.quantization.calibration.cache import write_cache
+from enginewright.quantization.calibration.provenance import (
     measured_provenance,
     provided_provenance,
     require_match,
@@ -60,7 +60,7 @@ def test_a_calibration_matches_what_it_was_made_from(calibrated):
 @pytest.mark.parametrize("what", ALL)
 def test_the_one_thing_that_differs_is_named(calibrated, what):
     calibrated.change(what)
-    with pytest.raises(EngineryError, match=r"was not made for what it is used for") as caught:
+    with pytest.raises(EnginewrightError, match=r"was not made for what it is used for") as caught:
         calibrated.require_match()
     assert [name for name in ALL if f"{name} (recorded" in str(caught.value)] == [what]
 
@@ -68,7 +68,7 @@ def test_the_one_thing_that_differs_is_named(calibrated, what):
 def test_all_that_differs_is_named_at_once(tmp_path, calibrated):
     for what in ("the model", "the preprocessing"):
         calibrated.change(what)
-    with pytest.raises(EngineryError) as caught:
+    with pytest.raises(EnginewrightError) as caught:
         calibrated.require_match()
     assert [name for name in ALL if f"{name} (recorded" in str(caught.value)] == ["the model", "the preprocessing"]
 
@@ -85,7 +85,7 @@ def test_a_cache_from_elsewhere_says_nothing_about_its_origin(calibrated, what):
 def test_a_cache_from_elsewhere_that_was_edited_since_is_refused(calibrated):
     calibrated.record = provided_provenance(PARAMS, calibrated.cache, {"input": 1.0})
     calibrated.change("calibration.cache itself")
-    with pytest.raises(EngineryError, match=r"calibration\.cache itself"):
+    with pytest.raises(EnginewrightError, match=r"calibration\.cache itself"):
         calibrated.require_match()
 
 
@@ -102,13 +102,15 @@ def given(tmp_path):
 
 
 def test_tensors_without_a_range_are_listed(given):
-    with pytest.raises(EngineryError, match=r"given\.cache\) has no range for 2 of the 3 tensors .*: relu, pooled\. "):
+    with pytest.raises(
+        EnginewrightError, match=r"given\.cache\) has no range for 2 of the 3 tensors .*: relu, pooled\. "
+    ):
         require_tensors(given({"input": 1.0, "unused": 1.0}), ["input", "relu", "pooled"])
 
 
 @pytest.mark.parametrize(("count", "named"), [(5, r"t0, t1, t2, t3, t4\. "), (9, r"t0, t1, t2, t3, t4, \.\.\.")])
 def test_a_long_list_of_missing_tensors_is_cut(given, count, named):
-    with pytest.raises(EngineryError, match=f"{count} of the {count} .*: {named}"):
+    with pytest.raises(EnginewrightError, match=f"{count} of the {count} .*: {named}"):
         require_tensors(given({}), [f"t{number}" for number in range(count)])
 
 

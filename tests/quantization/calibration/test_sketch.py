@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from enginery.core.params.calibration import CalibrationParams
-from enginery.quantization.calibration.histogram import Histogram
-from enginery.quantization.calibration.sketch import BINS, sketch
-from enginery.quantization.calibration.thresholds import choose_amax
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.quantization.calibration.histogram import Histogram
+from enginewright.quantization.calibration.sketch import BINS, sketch
+from enginewright.quantization.calibration.thresholds import choose_amax
 
 
 def filled(values, bins=2048):

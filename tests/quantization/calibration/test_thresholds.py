@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from enginery.core.params.calibration import CalibrationParams
-from enginery.quantization.calibration.histogram import Histogram
-from enginery.quantization.calibration.thresholds import choose_amax, entropy_bins, mse_bins, percentile_bins
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.quantization.calibration.histogram import Histogram
+from enginewright.quantization.calibration.thresholds import choose_amax, entropy_bins, mse_bins, percentile_bins
 
 LEVELS = 127
 

@@ -5,10 +5,10 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import model_of_text, session_of
 
-from enginery.quantization.rescue.equalize import equalize
-from enginery.quantization.rescue.seams import find_seams
-from enginery.quantization.rescue.tensors import tensors_of
-from enginery.quantization.write_int8 import Range, write_int8
+from enginewright.quantization.rescue.equalize import equalize
+from enginewright.quantization.rescue.seams import find_seams
+from enginewright.quantization.rescue.tensors import tensors_of
+from enginewright.quantization.write_int8 import Range, write_int8
 
 RNG = np.random.default_rng(0)
 UNEQUAL = np.geomspace(0.01, 1, 8).astype(np.float32)  # what the channels of the first product reach

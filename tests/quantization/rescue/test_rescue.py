@@ -6,17 +6,17 @@ import pytest
 from onnx import numpy_helper
 from support.quantized import KEEP_NOTHING
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.calibration import CalibrationParams
-from enginery.graph import data_apart
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.quantization.calibration.answers import kept_answers
-from enginery.quantization.calibration.calibrate import calibrate_graph
-from enginery.quantization.calibration.measure import measure
-from enginery.quantization.dialect import dialect_of
-from enginery.quantization.quantize import quantize
-from enginery.quantization.rescue.attempts import Attempts
-from enginery.quantization.rescue.records import (
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.calibration import CalibrationParams
+from enginewright.graph import data_apart
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.quantization.calibration.answers import kept_answers
+from enginewright.quantization.calibration.calibrate import calibrate_graph
+from enginewright.quantization.calibration.measure import measure
+from enginewright.quantization.dialect import dialect_of
+from enginewright.quantization.quantize import quantize
+from enginewright.quantization.rescue.attempts import Attempts
+from enginewright.quantization.rescue.records import (
     RESCUE,
     Rescue,
     Rescued,
@@ -25,7 +25,7 @@ from enginery.quantization.rescue.records import (
     open_rescued,
     write_rounded,
 )
-from enginery.quantization.rescue.rescue import LOST, Fitting, Loss, Trial, find_rescues
+from enginewright.quantization.rescue.rescue import LOST, Fitting, Loss, Trial, find_rescues
 
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -107,7 +107,7 @@ def test_the_fewest_that_help_are_kept(errors, kept):
 def test_what_is_asked_for_by_name_is_tried_and_must_be_possible():
     close = {(): 0.009, EQUALIZE: 0.005, ROUND: 0.004, BOTH: 0.003}
     assert judged(close, named=True).record.kept == BOTH
-    with pytest.raises(EngineryError, match=r"precisions\.int8\.rescue: equalize does not apply to this graph, in"):
+    with pytest.raises(EnginewrightError, match=r"precisions\.int8\.rescue: equalize does not apply to this graph, in"):
         judged({(): 0.1, EQUALIZE: None}, named=True)
 
 

@@ -9,10 +9,10 @@ import pytest
 from support.pass_checks import model_of_text, session_of
 from threadpoolctl import threadpool_info
 
-from enginery.graph.onnx_file import load_graph
-from enginery.quantization.rescue import round as module
-from enginery.quantization.rescue.round import MOST_INPUTS, find_layers, round_by_sum, round_weights
-from enginery.quantization.write_int8 import output_channels, weight_scales
+from enginewright.graph.onnx_file import load_graph
+from enginewright.quantization.rescue import round as module
+from enginewright.quantization.rescue.round import MOST_INPUTS, find_layers, round_by_sum, round_weights
+from enginewright.quantization.write_int8 import output_channels, weight_scales
 
 RNG = np.random.default_rng(0)
 IMAGE = "float[batch,4,7,8]"

@@ -5,8 +5,8 @@ import onnx
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.quantization.rescue.spare import end_of
-from enginery.quantization.work import shares_of_work
+from enginewright.quantization.rescue.spare import end_of
+from enginewright.quantization.work import shares_of_work
 
 HEADS = """agraph (float[batch, 64, 8, 8] x) => (float[batch, 4] y, float[batch, 4] z) {
     [conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)

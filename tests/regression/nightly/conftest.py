@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from enginery.regression.history import History, Setting, read_history
-from enginery.regression.measurements import Measurements
-from enginery.regression.nightly.judgement import Found
-from enginery.regression.nightly.night import record_night
-from enginery.regression.nightly.summary import write_summary
-from enginery.regression.speed_change import SpeedChange
+from enginewright.regression.history import History, Setting, read_history
+from enginewright.regression.measurements import Measurements
+from enginewright.regression.nightly.judgement import Found
+from enginewright.regression.nightly.night import record_night
+from enginewright.regression.nightly.summary import write_summary
+from enginewright.regression.speed_change import SpeedChange
 
 SETTING = Setting(
     machine={"runtime": "openvino", "device_name": "AMD EPYC", "cores": 2},

@@ -1,4 +1,4 @@
-"""`python -m enginery.regression.nightly` as a program, on a pipeline that returns prepared measurements."""
+"""`python -m enginewright.regression.nightly` as a program, on a pipeline that returns prepared measurements."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from support.paths import ROOT
 from support.project import let_make_run
 from support.warm_python import warm_python
 
-from enginery.regression.history import read_history
-from enginery.regression.verdict import Verdict
+from enginewright.regression.history import read_history
+from enginewright.regression.verdict import Verdict
 
 # A replacement for DVC that records its arguments. `--force` returns the next measurements; `broken` names what fails.
 PIPELINE = """
@@ -40,7 +40,7 @@ ENGINE = "0123456789abcdef0123456789abcdef.dir"  # a hash that is not in DVC's c
 
 
 def nightly():
-    return warm_python() / "python3", "-m", "enginery.regression.nightly"
+    return warm_python() / "python3", "-m", "enginewright.regression.nightly"
 
 
 class Project:
@@ -214,7 +214,7 @@ def test_a_killed_night_leaves_no_dvc_at_work(project):
         "import os, time\nfrom pathlib import Path\nPath('../dvc').write_text(str(os.getpid()))\ntime.sleep(600)"
     )
     paths = os.pathsep.join([str(project.root.parent / "stand-in"), str(ROOT)])
-    command = [sys.executable, "-m", "enginery.regression.nightly"]
+    command = [sys.executable, "-m", "enginewright.regression.nightly"]
     night = subprocess.Popen(command, cwd=project.root, env=os.environ | {"PYTHONPATH": paths})
     told = project.root.parent / "dvc"
     while not (told.exists() and told.read_text()):

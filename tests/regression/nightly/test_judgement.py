@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
-from enginery.regression.changes import Outcome
-from enginery.regression.history import Setting, read_history
-from enginery.regression.nightly.judgement import Status
-from enginery.regression.nightly.summary import sentence
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.regression.changes import Outcome
+from enginewright.regression.history import Setting, read_history
+from enginewright.regression.nightly.judgement import Status
+from enginewright.regression.nightly.summary import sentence
 
 SLOW = 7.4  # the machine pace of a slow night; it is 5 in the others
 
@@ -368,7 +368,7 @@ def test_a_broken_history_is_one_sentence_before_anything_is_measured(nights, bo
     assert broken != first
     path.write_text(f"{first}\n{second}\n{broken}\n")
     with pytest.raises(
-        EngineryError, match=r"nights\.jsonl, line 3 is damaged .*\)\. Mend that line, or take the file back"
+        EnginewrightError, match=r"nights\.jsonl, line 3 is damaged .*\)\. Mend that line, or take the file back"
     ):
         nights.night()
     assert nights.measured == []
@@ -387,7 +387,7 @@ def test_a_broken_setting_is_one_sentence(nights, both):
     (history,) = read_history(nights.root)
     path = history.folder / "setting.json"
     path.write_text(re.sub(r'"device_name": "[^"]*",', "", path.read_text()))
-    with pytest.raises(EngineryError, match=r"setting\.json is damaged .*device_name.*\)\. Take the file back"):
+    with pytest.raises(EnginewrightError, match=r"setting\.json is damaged .*device_name.*\)\. Take the file back"):
         read_history(nights.root)
 
 
@@ -395,7 +395,9 @@ def test_a_broken_good_run_is_one_sentence_before_anything_is_measured(nights, b
     nights.night(both())
     (history,) = read_history(nights.root)
     (history.folder / "good.json").write_text("{}")
-    with pytest.raises(EngineryError, match=r"good\.json is damaged .*\)\. Take the file back from git, or delete it"):
+    with pytest.raises(
+        EnginewrightError, match=r"good\.json is damaged .*\)\. Take the file back from git, or delete it"
+    ):
         nights.night()
     assert nights.measured == []
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from enginery.regression.changes import Outcome
-from enginery.regression.history import last_kept, read_history
-from enginery.report.page.nights import draw_trends
-from enginery.report.trend import draw_trend, trend_rows, trend_section
+from enginewright.regression.changes import Outcome
+from enginewright.regression.history import last_kept, read_history
+from enginewright.report.page.nights import draw_trends
+from enginewright.report.trend import draw_trend, trend_rows, trend_section
 
 
 def test_the_history_has_a_line_for_each_night_and_precision(nights, both):

@@ -337,5 +337,5 @@ def test_on_paper_nothing_is_folded_away(visit):
 def test_hostile_names_run_nothing(visit, findings, evidence):
     broken = (HOSTILE, "<img src=x onerror=document.title='run'>")
     page = visit(found=findings(evidence("int8", (4.0, 3.9, 4.1), broken=broken)))
-    assert page.title == "Ship none of them · Enginery"
+    assert page.title == "Ship none of them · Enginewright"
     assert HOSTILE in page.find_element(By.CSS_SELECTOR, "#failures").text

@@ -2,8 +2,8 @@
 
 import pytest
 
-from enginery.accuracy.examples import Example
-from enginery.report.page.examples import Drawn
+from enginewright.accuracy.examples import Example
+from enginewright.report.page.examples import Drawn
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from support.pages import (
     page_of,
 )
 
-from enginery.report.page.charts import apart, frontier
-from enginery.report.page.labels import Named, covers, place_labels
-from enginery.report.page.svg import wrapped
+from enginewright.report.page.charts import apart, frontier
+from enginewright.report.page.labels import Named, covers, place_labels
+from enginewright.report.page.svg import wrapped
 
 
 def test_labels_that_would_overlap_move_apart():

@@ -6,9 +6,9 @@ import pytest
 from support.findings import summary_of
 from support.mixes import mix_with
 
-from enginery.mixing.records import BlockTimes, Candidate, Times
-from enginery.report.page.mixes import blocks_table, candidates_table
-from enginery.report.verdict import recommend, verdict_on
+from enginewright.mixing.records import BlockTimes, Candidate, Times
+from enginewright.report.page.mixes import blocks_table, candidates_table
+from enginewright.report.verdict import recommend, verdict_on
 
 
 def times(middle):

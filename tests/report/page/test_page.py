@@ -19,13 +19,13 @@ from support.pages import (
 )
 from support.paths import ROOT
 
-from enginery.core.params.all import Params
-from enginery.engine.record import Layer, LayerTime
-from enginery.engine.tools import Tools
-from enginery.quantization.calibration.sketch import Histograms, Sketch
-from enginery.report.background import Maker, makers_of
-from enginery.report.page.nights import MOST_DRAWN
-from enginery.report.page.render import breakable, with_code
+from enginewright.core.params.all import Params
+from enginewright.engine.record import Layer, LayerTime
+from enginewright.engine.tools import Tools
+from enginewright.quantization.calibration.sketch import Histograms, Sketch
+from enginewright.report.background import Maker, makers_of
+from enginewright.report.page.nights import MOST_DRAWN
+from enginewright.report.page.render import breakable, with_code
 
 
 def test_the_first_screen_says_what_to_ship_and_why(usual):
@@ -196,7 +196,7 @@ def test_a_failure_is_named_with_its_reason(findings, evidence):
 def test_where_all_failed_none_is_shipped(findings, evidence):
     page = Reader(page_of(findings(evidence("fp32", broken=("a",)), evidence("int8", broken=("b",)))))
     assert "Ship none of them Each precision broke a threshold or ran as another type." in page.text
-    assert "Ship none of them · Enginery" in page.text
+    assert "Ship none of them · Enginewright" in page.text
     assert "int8 failed: b" in page.text
 
 

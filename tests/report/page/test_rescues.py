@@ -2,8 +2,8 @@
 
 from support.pages import Reader, background_of, page_of
 
-from enginery.quantization.rescue.records import Rescue, Tried
-from enginery.report.page.rescues import rescue_table
+from enginewright.quantization.rescue.records import Rescue, Tried
+from enginewright.report.page.rescues import rescue_table
 
 
 def record(error=0.2, tried=(), kept=(), enough=0.01):

@@ -3,11 +3,11 @@
 import dataclasses
 import re
 
-from enginery.engine.record import LayerTime
-from enginery.report.background import Maker
-from enginery.report.page.searches import describe_search, search_pictures
-from enginery.report.searched_times import times_of
-from enginery.search.records import Layer, Search, Step
+from enginewright.engine.record import LayerTime
+from enginewright.report.background import Maker
+from enginewright.report.page.searches import describe_search, search_pictures
+from enginewright.report.searched_times import times_of
+from enginewright.search.records import Layer, Search, Step
 
 
 def found(*path, spared=()):

@@ -1,0 +1,38 @@
+"""`enginewright bundle`."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from enginewright.cli.completion import FILE, FOLDER, PRECISION, add_completed, add_path
+from enginewright.core.paths import ARTIFACTS, REPORTS
+
+SUMMARY = "make a folder to deploy: engine, ONNX, examples, Triton model repository"
+EXAMPLES = """\
+examples:
+  enginewright bundle int8
+  enginewright bundle int8 --out /srv/models/digits
+  enginewright bundle int8 --sign KEY.pem      verify.py in the bundle checks it
+
+Only an engine that passed the gate is bundled. Exits 1 and says why if the
+precision broke a threshold, or if the engine is not the one that was
+validated."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    add_completed(command, "precision", PRECISION, help="a precision that `dvc repro` built, such as int8")
+    add_path(command, "--out", FOLDER, metavar="FOLDER", help="bundles/MODEL-PRECISION if not given")
+    sign = "sign the bundle with this private Ed25519 key, a PEM file"
+    add_path(command, "--sign", FILE, metavar="KEY", help=sign)
+    for folder, what in ((ARTIFACTS, "what the pipeline made"), (REPORTS, "its verdict")):
+        where = f"where {what} is, {folder} if not given"
+        add_path(command, f"--{folder}", FOLDER, default=folder, metavar="FOLDER", help=where)
+
+
+def run(chosen: Namespace) -> int:
+    from enginewright.bundle.write import write_bundle
+
+    folder, doubts = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports, chosen.sign)
+    print(folder)
+    for doubt in doubts:
+        print(doubt, file=sys.stderr)
+    return 0

@@ -1,0 +1,102 @@
+"""`enginewright compare`."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from enginewright.cli.completion import RUN, add_path
+from enginewright.core.text import confidence
+
+if TYPE_CHECKING:
+    from enginewright.regression.changes import Outcome
+    from enginewright.regression.speed_change import SpeedChanges
+
+REGRESSION, NOT_COMPARABLE, UNSURE = 3, 4, 6
+SUMMARY = "check whether a later run is slower or less accurate than an earlier one"
+EXAMPLES = """\
+examples:
+  enginewright compare HEAD~1 reports
+  enginewright compare main reports --json | jq '.[] | [.figure, .outcome]'
+  enginewright compare HEAD~1 reports --race
+  enginewright compare trtexec.json reports/benchmark/int8/times_batch_8.json
+
+A share above 0 is better. A change that chance can explain is no change.
+Ratios to PyTorch show a change of a tenth; on a shared machine they may not
+be comparable. --race races the engines of both runs side by side, here and
+now, half a minute for each precision, which shows a change of 3 %. The engines
+of an earlier commit come from DVC's cache.
+Exits 3 on a regression; 6 if the later run has too few samples to be sure of a
+threshold, where validation.must_be_sure asks for it; 4 if something is not
+comparable; 1 on an error.
+
+Either side may be timings of a GPU that trtexec wrote with --exportTimes, of
+another machine, too; the other is then another such file, or one of ours,
+reports/benchmark/PRECISION/times_batch_N.json. Only times are compared then."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    runs = "a reports folder, a measurements.json, a git revision, or times of trtexec"
+    for name in ("before", "after"):
+        add_path(command, name, RUN, type=str, help=runs)
+    sure = "confidence of the verdict, 0.99 if not given"
+    command.add_argument("--confidence", type=confidence, default=0.99, metavar="C", help=sure)
+    race = "compare speed by racing the engines of both runs here and now"
+    command.add_argument("--race", action="store_true", help=race)
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(chosen: Namespace) -> int:
+    from enginewright.regression.compare_times import holds_exported_times
+
+    if holds_exported_times(chosen.before) or holds_exported_times(chosen.after):
+        return _compare_times(chosen)
+    return _compare_runs(chosen)
+
+
+def _compare_times(chosen: Namespace) -> int:
+    from enginewright.core.errors import EnginewrightError
+    from enginewright.regression.changes import conclusion, describe
+    from enginewright.regression.compare_times import LIMITS, compare_times, find_exported_times
+
+    if chosen.race:
+        raise EnginewrightError("--race needs the engines of two runs, and times of trtexec have none")
+    before, after = find_exported_times(chosen.before), find_exported_times(chosen.after)
+    changes = compare_times(before, after, chosen.confidence)
+    rows = [change.model_dump() for change in changes]
+    print(json.dumps(rows, indent=2) if chosen.json else f"{describe(changes, chosen.confidence)}\n\n{LIMITS}")
+    return _status(conclusion(changes))
+
+
+def _status(found: "Outcome") -> int:
+    return {"regression": REGRESSION, "not comparable": NOT_COMPARABLE}.get(found, 0)
+
+
+def _compare_runs(chosen: Namespace) -> int:
+    from enginewright.regression.changes import TOGETHER, Outcome, conclusion, describe
+    from enginewright.regression.comparison import common_precisions, compare_runs
+    from enginewright.regression.measurements import read_measurements
+
+    before, after = read_measurements(chosen.before), read_measurements(chosen.after)
+    precisions = [new.precision for _, new in common_precisions(before, after)]
+    raced = _race(chosen.before, chosen.after, precisions) if chosen.race else {}
+    changes = compare_runs(before, after, chosen.confidence, raced)
+    rows = [change.model_dump() for change in changes]
+    print(json.dumps(rows, indent=2) if chosen.json else describe(changes, chosen.confidence))
+    if not (chosen.race or chosen.json):
+        slacks = [change.slack for change in changes if change.figure == TOGETHER and change.slack is not None]
+        chance = f"Ratios leave changes of up to {max(slacks):.0%} to chance here.\n" if slacks else ""
+        print(f"\n{chance}To tell 3 %, race both runs' engines: --race")
+    found = conclusion(changes)
+    if found != Outcome.REGRESSION and any(entry.validation.not_enough_samples for entry in after.precisions):
+        return UNSURE
+    return _status(found)
+
+
+def _race(before: str, after: str, precisions: Collection[str]) -> "Mapping[str, SpeedChanges]":
+    from enginewright.core.params.all import Params
+    from enginewright.regression.earlier_engines import engines_of
+    from enginewright.regression.engine_race import race_runs
+
+    with engines_of(before) as old, engines_of(after) as new:
+        return race_runs(old, new, precisions, Params.read())

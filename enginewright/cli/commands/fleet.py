@@ -1,0 +1,109 @@
+"""`enginewright fleet`."""
+
+import json
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from enginewright.cli.completion import FILE, add_path
+from enginewright.core.paths import REPORTS
+
+if TYPE_CHECKING:
+    from enginewright.fleet.answer import Answer
+    from enginewright.fleet.file import Fleet
+
+FAILED = 5
+PAGE = REPORTS / "fleet.html"
+SUMMARY = "build, validate and race on all machines of fleet.yaml, and make one page"
+EXAMPLES = """\
+examples:
+  enginewright fleet                          ask all targets
+  enginewright fleet --target h200            ask one, and show all
+  enginewright fleet --known --latency 2ms    ask none: which is cheapest in time?
+  enginewright fleet --known --budget 0.5     which is quickest for that?
+  enginewright fleet --label l4               answer for this machine, a CI runner
+
+Targets on nodes of a Ray cluster take the graphs from the DVC remote. Answers
+are kept in history/fleet: commit them. Budgets are for a million images, in
+the currency of price_per_hour. Exits 5 if a target that was asked failed; the
+others are on the page. Exits 1 on an error, or if nothing keeps the limits."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    add_path(command, "--file", FILE, default=Path("fleet.yaml"), metavar="FILE", help="fleet.yaml if not given")
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--target", action="append", default=[], metavar="NAME", help="ask only this one, or several")
+    which.add_argument("--known", action="store_true", help="ask none, and take the answers that there are")
+    which.add_argument("--label", metavar="LABEL", help="answer as the target with this runner's label, make no page")
+    limit = "choose the cheapest whose answers take no longer, such as 2ms"
+    command.add_argument("--latency", type=milliseconds, metavar="MS", help=limit)
+    command.add_argument("--budget", type=amount, metavar="COST", help="choose the quickest that costs no more")
+    add_path(command, "--page", FILE, default=PAGE, metavar="FILE", help=f"where the page goes, {PAGE} if not given")
+    command.add_argument("--json", action="store_true", help="print the answers as JSON")
+
+
+def milliseconds(given: str) -> float:
+    return amount(given.removesuffix("ms").strip())
+
+
+def amount(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise ArgumentTypeError(f"{given} is no number above 0")
+    return value
+
+
+def run(chosen: Namespace) -> int:
+    from enginewright.core.errors import EnginewrightError
+    from enginewright.core.files import new_file
+    from enginewright.fleet.file import Fleet
+
+    fleet = Fleet.read(chosen.file)
+    asked = fleet.only(tuple(chosen.target))
+    from enginewright.fleet.page import as_text, render_fleet  # these take a second, and a mistake is told at once
+    from enginewright.fleet.run import answer_as, ask_fleet, known_answers
+
+    if chosen.label:
+        target = fleet.on_runner(chosen.label)
+        if target is None:
+            print(f"{chosen.file} has no target on the runner {chosen.label}, so there is nothing to answer")
+            return 0
+        return 0 if answer_as(target) else FAILED
+    failed = [] if chosen.known else ask_fleet(asked)
+    models = known_answers(fleet)
+    if not models and chosen.known and not (chosen.latency or chosen.budget):
+        print("no target has answered yet")
+        return 0
+    if not models:
+        raise EnginewrightError("no target has answered yet: `enginewright fleet` asks them")
+    with new_file(chosen.page) as temporary:
+        temporary.write_text(render_fleet(fleet, models), encoding="utf-8")
+    if chosen.json:
+        rows = {title: [answer.model_dump(mode="json") for answer in answers] for title, answers in models.items()}
+        print(json.dumps(rows, indent=2))
+    else:
+        print("\n\n".join(as_text(title, fleet, answers) for title, answers in models.items()))
+        print(f"\nMore in {chosen.page}")
+    chose = not (chosen.latency or chosen.budget) or say_what_to_take(fleet, models, chosen)
+    return FAILED if failed else int(not chose)
+
+
+def say_what_to_take(fleet: "Fleet", models: "dict[str, list[Answer]]", chosen: Namespace) -> bool:
+    """Name the choice for each model. Return False if there is one that nothing keeps the limits for."""
+    from enginewright.core.errors import EnginewrightError
+    from enginewright.fleet.choice import choose, described, offers_of
+
+    chose = True
+    for title, answers in models.items():
+        try:
+            found = choose(offers_of(answers, fleet), chosen.latency, chosen.budget)
+        except EnginewrightError as error:
+            print(f"{title}: {error}", file=sys.stderr)
+            chose = False
+        else:
+            print(f"{title}: take {described(found)}", file=sys.stderr if chosen.json else sys.stdout)
+    return chose

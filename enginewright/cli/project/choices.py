@@ -1,0 +1,216 @@
+"""Turn what the user has, such as a network, weights and images, into parameters and into files under data/."""
+
+import filecmp
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enginewright.cli.project.preparation import (
+    IMAGENET,
+    Ask,
+    Stated,
+    choose,
+    headers,
+    longest_side,
+    of_factory,
+    of_onnx,
+    of_timm,
+    of_torchvision,
+    of_transformers,
+)
+from enginewright.cli.project.preparation import PLACE as PREPROCESSING
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.model import LIBRARY
+from enginewright.core.params.text import TextPreprocessing
+from enginewright.core.text import suggestion
+from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
+from enginewright.core.user_modules import find_package, folders_above
+from enginewright.data.sources.arrays import ARRAY_SUFFIXES
+from enginewright.data.sources.files import IMAGE_SUFFIXES
+from enginewright.data.texts import padded_length
+from enginewright.model.transformers_folder import TOKENIZER
+
+FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+# Of the network that params.yaml has: torchvision's own would take seconds to ask.
+AS_IN_PARAMS = Stated(
+    {"resize": 256, "crop": 224, "interpolation": "bilinear", "color": "rgb", "divide_by": 255, **IMAGENET},
+    "how torchvision trains its networks",
+)
+
+
+class Choices(NamedTuple):
+    model: str | None = None
+    images: str | None = None
+    weights: str | None = None
+    task: str | None = None
+    size: int | None = None
+
+
+class Taken(NamedTuple):
+    """Parameters that differ from the defaults, and files to copy, by their place in the project. `origins` says where
+    values come from that nobody gave, by their place in params.yaml."""
+
+    params: dict[str, Any]
+    copies: dict[Path, Path]
+    origins: dict[str, str]
+    folder: Path  # of the project
+    home: Path  # of data/, which models beside each other share
+
+
+def take(choices: Choices, folder: Path, home: Path | None = None, ask: Ask | None = None) -> Taken:
+    """Look at what the user has, and ask for what it does not tell. Nothing is written, and no code of theirs runs."""
+    taken = Taken({"task": choices.task} if choices.task else {}, {}, {}, folder, home or folder)
+    stated = _take_model(choices.model, taken) if choices.model else AS_IN_PARAMS
+    if choices.weights:
+        source = choices.weights
+        if source not in WEIGHTS_WITHOUT_FILE:
+            source = _copied(_existing(source, "--weights", ", ".join(WEIGHTS_WITHOUT_FILE)), "weights", taken)
+            if stated.origin:
+                stated = stated._replace(origin=f"{stated.origin}; look whether yours were trained so")
+        taken.params["weights"] = {"source": source}
+    if choices.images:
+        _take_samples(choices.images, stated, taken)
+    if choices.images or (choices.model and not _trains(taken)):
+        _prepare(choices, stated, taken, ask)
+    return taken
+
+
+def _trains(taken: Taken) -> bool:
+    return bool(taken.params.get("weights", {"source": "train"})["source"] == "train")
+
+
+def _take_model(model: str, taken: Taken) -> Stated:
+    """Take the model, and return what it says of its samples."""
+    if model.endswith(".onnx"):
+        path = _existing(model, "--model", "an ONNX file")
+        taken.params["model"] = {"source": _copied(path, "models", taken)}
+        taken.params["weights"] = {"source": "given"}
+        return of_onnx(path)
+    if library := LIBRARY.fullmatch(model):
+        return _take_library(library[1] or library[3], library[2] or library[4], taken)
+    if FACTORY.fullmatch(model):
+        file = _require_module(model, taken.folder)
+        taken.params["model"] = {"source": model}
+        taken.params["weights"] = {"source": "given"}
+        return of_factory(model, file)
+    from torchvision.models import list_models
+
+    if model not in (known := list_models()):
+        raise EnginewrightError(
+            f"--model {model} is no ONNX file, no package.module:factory, and no model of torchvision"
+            f"{suggestion(model, known)}"
+        )
+    taken.params["model"] = {"source": model}
+    return of_torchvision(model)
+
+
+def _take_library(library: str, name: str, taken: Taken) -> Stated:
+    if library == "timm":
+        taken.params["model"], taken.params["weights"] = {"source": f"timm:{name}"}, {"source": "pretrained"}
+        return of_timm(name)
+    folder = _existing(name, "--model transformers:", "a folder of a model")
+    source = _copied(folder, "models", taken)
+    taken.params["model"], taken.params["weights"] = {"source": f"transformers:{source}"}, {"source": "given"}
+    return of_transformers(folder)
+
+
+def _require_module(model: str, folder: Path) -> Path | None:
+    """Return the file of a module. Refuse one that the pipeline would not find. None of its code runs."""
+    module = model.partition(":")[0]
+    package, _, rest = module.partition(".")
+    found = find_package(package, folder)
+    inner = [Path(each, *rest.split(".")) for each in (found and found.submodule_search_locations) or ()]
+    if rest and not any(path.with_suffix(".py").exists() or path.is_dir() for path in inner):
+        found = None
+    if found is None:
+        where = " or above" if len(folders_above(folder)) > 1 else ""
+        raise EnginewrightError(
+            f"--model {model}: there is no {module.replace('.', '/')}.py in {folder}{where}, nor such a package"
+        )
+    files = (file for path in inner for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file())
+    return next(files, None) if rest else Path(found.origin) if found.origin else None
+
+
+def _take_samples(given: str, stated: Stated, taken: Taken) -> None:
+    path, trains = _existing(given, "--images", "a folder of images, a .csv, an .npz or an .npy"), _trains(taken)
+    is_text = stated.text is not None and path.suffix not in ARRAY_SUFFIXES
+    samples: dict[str, Any] = {"source": _copied(path, "texts" if is_text else "images", taken)}
+    if not trains:
+        samples["training"] = 0
+    if path.is_dir():
+        samples |= _split(sum(1 for _ in _images_in(path)), path, trains)
+    elif path.suffix in ARRAY_SUFFIXES:
+        samples |= _split(max((shape[0] for shape, _ in headers(path).values() if shape), default=0), path, trains)
+    taken.params["samples"] = samples
+
+
+def _prepare(choices: Choices, stated: Stated, taken: Taken, ask: Ask | None) -> None:
+    """Set how a sample becomes what the model takes."""
+    samples = taken.params.setdefault("samples", {})
+    if stated.input:
+        samples["input"], taken.origins["samples.input"] = stated.input, f"from {stated.origin}"
+    path = Path(choices.images or "")
+    if path.suffix in ARRAY_SUFFIXES and headers(path).get("images", ((), ""))[1] != "uint8":
+        samples["preprocessing"] = None
+        taken.origins[PREPROCESSING] = f"{path.name} holds arrays, which are fed as they are, and no pixels in uint8"
+    elif stated.values is None:
+        samples["preprocessing"], taken.origins[PREPROCESSING] = None, f"from {stated.origin}"
+        if stated.text:
+            _take_texts(choices.model or "", stated, taken)
+    else:
+        chosen = choose(stated, choices.size, ask)
+        samples["preprocessing"] = chosen.values
+        taken.origins.update({f"{PREPROCESSING}.{name}": origin for name, origin in chosen.origins.items()})
+        if _trains(taken):
+            training = {"size": longest_side(chosen.values["crop"])}
+            taken.params.setdefault("weights", {"source": "train"})["training"] = training
+
+
+def _take_texts(model: str, stated: Stated, taken: Taken) -> None:
+    """Set samples.text, and let the length vary as far as the model can take it."""
+    text = dict(stated.text or {})
+    tokenizer = _copied(Path(model.partition(":")[2], TOKENIZER), "texts", taken)
+    taken.params["samples"]["text"] = {"tokenizer": tokenizer, **text}
+    taken.origins.update({f"samples.text.{name}": f"from {stated.origin}" for name in ("tokenizer", *text)})
+    how = TextPreprocessing(tokenizer=tokenizer, **text)
+    if how.varies:
+        sizes = {"min": how.shortest, "opt": padded_length(how.longest // 2, how), "max": how.longest}
+        taken.params["build"] = {"profile": {"axes": {"sequence": sizes}}}
+
+
+def _split(images: int, path: Path, trains: bool) -> dict[str, int]:
+    """Divide a small set: the defaults need about 1,800 images."""
+    if not images:
+        raise EnginewrightError(f"--images {path} holds no images")
+    validation, calibration = min(512, max(1, images // 3)), min(256, max(1, images // 6))
+    rest = images - validation - calibration
+    return {"validation": validation, "calibration": calibration} | ({"training": min(1000, rest)} if trains else {})
+
+
+def _images_in(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _existing(path: str, option: str, wanted: str) -> Path:
+    if not Path(path).exists():
+        raise EnginewrightError(f"{option} {path} does not exist; give {wanted}")
+    return Path(path)
+
+
+def _copied(path: Path, kind: str, taken: Taken) -> str:
+    """Return the path under data/, which DVC watches. What lies elsewhere is copied there: DVC follows no links."""
+    name = path.resolve().name
+    for target in (Path("data", kind, each) for each in (name, f"{taken.folder.name}-{name}")):
+        there = taken.home / target
+        if not there.exists() or _same(path, there):
+            taken.copies[target] = path
+            return target.as_posix()
+    raise EnginewrightError(f"{there} exists already, and is not {path}: rename one of them")
+
+
+def _same(one: Path, other: Path) -> bool:
+    if not one.is_dir() or not other.is_dir():
+        return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+    names = [{path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} for folder in (one, other)]
+    return names[0] == names[1] and all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])

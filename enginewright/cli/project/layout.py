@@ -1,0 +1,116 @@
+"""The files of a project. Most are those of this repository itself, so that there is one pipeline and one text."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from enginewright import __version__
+from enginewright.core.version import VERSION_FILE
+
+FILES = Path(__file__).parent / "files"
+# What the files were before their owner changed them, which `enginewright upgrade` needs. They have the names of FILES:
+# one # called dvc.yaml would be a second pipeline for DVC.
+AS_LAID_OUT = Path(".enginewright")
+PARAMS, PLAN, MACHINE_PLAN, NIGHTLY = "params.yaml", "pipeline.yaml", "machine.yaml", "nightly.yml"
+FLEET = "fleet.yaml"
+TARGETS = ("all", "fleet", "nightly", "repro")  # of the Makefile, where a model's name is one, too
+TAKEN_NAMES = ("artifacts", "bundles", "data", "history", "machine", "reports", "stages", *TARGETS)
+DATA = ("calibration", "images", "models", "plugins", "texts", "traces", "weights")
+HISTORY = "Nights of `make nightly`, one folder for each machine and model. Commit them.\n"
+
+
+class Place(NamedTuple):
+    """The place of a project: its folder, the root of its git repository, and of its DVC repository.
+
+    `beside` is the folder of other models, whose data/ it shares."""
+
+    folder: Path
+    git: Path
+    dvc: Path
+    beside: Path | None = None
+
+    @property
+    def within(self) -> str:
+        return self.folder.relative_to(self.git).as_posix()
+
+
+class LaidOut(NamedTuple):
+    """A file of a project that an upgrade renews."""
+
+    path: Path
+    text: str
+
+
+def text_of(name: str) -> str:
+    return (FILES / name).read_text(encoding="utf-8")
+
+
+def renewed_files(place: Place) -> dict[str, LaidOut]:
+    """Return what an upgrade renews, by its name in FILES."""
+    workflow = workflow_name(place.within)
+    nightly = text_of(NIGHTLY).replace("FOLDER", place.within).replace("VERSION", __version__)
+    cache = place.dvc.relative_to(place.git) / ".dvc/cache"
+    nightly = nightly.replace("WORKFLOW", workflow).replace("CACHE", cache.as_posix())
+    paths = {
+        PLAN: place.folder / "dvc.yaml",
+        MACHINE_PLAN: place.folder / "machine/dvc.yaml",
+        PARAMS: place.folder / "params.yaml",
+        "Makefile": place.folder / "Makefile",
+        "by_precision.json": place.dvc / ".dvc/plots/by_precision.json",
+        "tradeoff.json": place.dvc / ".dvc/plots/tradeoff.json",
+        NIGHTLY: place.git / f".github/workflows/{workflow}.yml",
+    }
+    return {name: LaidOut(path, nightly if name == NIGHTLY else text_of(name)) for name, path in paths.items()}
+
+
+def as_laid_out(place: Place, files: Mapping[str, LaidOut]) -> dict[Path, str]:
+    """Return what to keep of the files for the next upgrade, by path."""
+    kept = {place.folder / AS_LAID_OUT / name: file.text for name, file in files.items()}
+    return kept | {place.folder / VERSION_FILE: f"{__version__}\n"}
+
+
+def files_of(place: Place) -> dict[Path, str]:
+    """Return what to write, by path."""
+    renewed = renewed_files(place)
+    # A file of the owner's own has no such past: an upgrade leaves it as it is.
+    ours = {
+        name: file
+        for name, file in renewed.items()
+        if not file.path.exists() or file.path.read_text(encoding="utf-8") == file.text
+    }
+    return {
+        **dict(renewed.values()),
+        **as_laid_out(place, ours),
+        place.folder / "history/README.md": HISTORY,
+        place.folder / FLEET: text_of(FLEET),  # the owner's alone from then on
+        **dict.fromkeys(kept_empty(place), ""),
+        **({place.beside / "Makefile": text_of("Makefile")} if place.beside else {}),
+    }
+
+
+def kept_empty(place: Place) -> list[Path]:
+    """Return the files that let git keep the folders of data."""
+    return [(place.beside or place.folder) / "data" / name / ".gitkeep" for name in DATA]
+
+
+def lines_of(place: Place) -> dict[Path, str]:
+    """Return what to add to files that others write to as well."""
+    return {place.folder / ".gitignore": text_of("gitignore"), place.dvc / ".dvcignore": text_of("dvcignore")}
+
+
+def has_target(name: str, folder: Path) -> bool:
+    """Tell whether the folder's Makefile, which may be the owner's own, can make this."""
+    makefile = folder / "Makefile"
+    return (
+        makefile.is_file()
+        and re.search(rf"^{name}\s*:(?!=)", makefile.read_text(encoding="utf-8"), re.MULTILINE) is not None
+    )
+
+
+def how_to_run(folder: Path) -> str:
+    return "make repro" if has_target("repro", folder) else "python -m dvc repro"
+
+
+def workflow_name(within: str) -> str:
+    return "enginewright" if within == "." else f"enginewright-{within.replace('/', '-')}"

@@ -1,0 +1,274 @@
+"""Find how the images of a project become tensors: as the model's own configuration says, else by asking, else as is
+usual. Where each value comes from is told, and which lines to check."""
+
+import ast
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from enginewright.cli.project.params_lines import lines_of
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.preprocessing import LARGEST_SIDE, Preprocessing
+from enginewright.core.params.reading import explain
+from enginewright.core.text import in_one_line
+from enginewright.model.transformers_folder import IMAGES, preprocessing_of, texts_of
+
+PLACE, ATTRIBUTE = "samples.preprocessing", "preprocessing"
+# Torchvision trains its networks with these.
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+SIZE = 224
+GUESS = "a guess, as "  # with which begins where a value comes from that nobody said
+Ask = Callable[[str], str]  # which answers a question
+QUESTIONS = {
+    "crop": "size of the images that the model takes, in pixels",
+    "color": "their channels: rgb, bgr or grey",
+    "divide_by": "what 0..255 is divided by: 255 for shares, 1 for bytes as they are",
+    "mean": "mean per channel, after that",
+    "std": "standard deviation per channel",
+}
+
+
+class Stated(NamedTuple):
+    """What a model says of its samples, and where; `values` is None for a model that takes no images."""
+
+    values: Mapping[str, Any] | None = {}
+    origin: str = ""
+    text: Mapping[str, Any] | None = None  # of samples.text, for a model of texts
+    input: str = ""  # its name
+    unknown: str = "nothing says how the model was trained"  # why others are guessed
+
+
+class Chosen(NamedTuple):
+    values: dict[str, Any]
+    origins: dict[str, str]  # by name
+
+
+def of_timm(name: str) -> Stated:
+    if find_spec("timm") is None:
+        return Stated(unknown="timm is not installed, which knows it: pip install 'enginewright[timm]'")
+    from enginewright.model.from_timm import published_preprocessing
+
+    found = published_preprocessing(name)
+    return Stated(found[1], f"timm's configuration of {found[0]}") if found else Stated()
+
+
+def of_transformers(folder: Path) -> Stated:
+    if (found := preprocessing_of(folder)) is not None:
+        return Stated(found, f"{folder.name}/{IMAGES}", unknown=f"{folder.name}/{IMAGES} does not say")
+    if text := texts_of(folder):
+        return Stated(None, f"{folder.name}, whose model reads texts", text)
+    return Stated(unknown=f"{folder.name} has no {IMAGES}")
+
+
+def of_torchvision(name: str) -> Stated:
+    """Return what the published weights of a network want. Nothing is downloaded."""
+    from torchvision.models import get_model_weights
+
+    try:
+        how = vars(get_model_weights(name).DEFAULT.transforms())
+    except (ValueError, AttributeError):  # some networks have no weights
+        return Stated()
+    if len(how.get("resize_size", ())) != 1 or "mean" not in how:  # detectors and networks for video
+        return Stated()
+    resize, crop = how["resize_size"][0], (how.get("crop_size") or how["resize_size"])[0]
+    found = {"resize": resize, "crop": crop, "interpolation": how["interpolation"].value, "mean": list(how["mean"])}
+    return Stated(
+        found | {"std": list(how["std"]), "color": "rgb", "divide_by": 255},
+        f"torchvision's published weights of {name}",
+    )
+
+
+def of_factory(source: str, file: Path | None) -> Stated:
+    """Return what `factory.preprocessing = {...}` says in the factory's module, or `preprocessing = {...}` in its
+    class. It is read, and not run: importing a network may take long, and has effects of its own."""
+    if file is None:
+        return Stated()
+    name, origin = source.partition(":")[2], f"{source}.{ATTRIBUTE}"
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # the stage `weights` says where
+        return Stated()
+    bodies = [(tree.body, f"{name}.{ATTRIBUTE}")]
+    bodies += [(node.body, ATTRIBUTE) for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    for body, wanted in bodies:
+        for node in body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if any(isinstance(each, ast.expr) and ast.unparse(each) == wanted for each in targets):
+                return Stated(_literal(node, file), origin, unknown=f"{origin} does not name them")
+    return Stated()
+
+
+def _literal(node: Any, file: Path) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(json.dumps(ast.literal_eval(node.value)))  # with lists for tuples, as YAML has them
+        if found is None or isinstance(found, dict):
+            return found
+    except (ValueError, TypeError):
+        pass
+    raise EnginewrightError(
+        f"{file}, line {node.lineno}: {ATTRIBUTE} must be written out, as a dict such as {{'mean': [0.5, 0.5, 0.5], "
+        "'std': [0.5, 0.5, 0.5]}, or None: `enginewright new` reads it without running your code"
+    )
+
+
+def of_onnx(path: Path) -> Stated:
+    """Return the name of a file's only input, and what its shape says of images."""
+    import onnx
+
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except Exception:  # protobuf's errors; the stage `weights` says what is wrong
+        return Stated()
+    constant = {tensor.name for tensor in graph.initializer}
+    inputs = [each for each in graph.input if each.name not in constant]
+    if len(inputs) != 1:
+        return Stated()
+    shape = [dimension.dim_value for dimension in inputs[0].type.tensor_type.shape.dim]
+    name, origin = inputs[0].name, f"the input of {path.name}"
+    if shape and len(shape) != len(("batch", "channels", "height", "width")):
+        return Stated(None, f"{origin}, which has no shape of images", input=name)
+    found: dict[str, Any] = {}
+    if shape:
+        last = shape[3] in (1, 3) and shape[1] not in (1, 3)
+        channels, *sides = (shape[3], *shape[1:3]) if last else shape[1:]
+        found["layout"] = "nhwc" if last else "nchw"
+        if channels == 1:
+            found["color"] = "grey"
+        if all(sides):
+            found["crop"] = sides[0] if sides[0] == sides[1] else sides
+    return Stated(found, origin, input=name)
+
+
+def headers(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the shape and the type of each array of a NumPy file, whose values may take long to read."""
+    try:
+        if path.suffix == ".npy":
+            with path.open("rb") as file:
+                return {"images": _header(file)}
+        with zipfile.ZipFile(path) as archive:
+            found = {}
+            for name in archive.namelist():
+                with archive.open(name) as packed:
+                    found[name.removesuffix(".npy")] = _header(packed)
+            return found
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise EnginewrightError(f"--images {path} cannot be read as a NumPy file: {in_one_line(error)}") from None
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], str]:
+    reads = {(1, 0): np.lib.format.read_array_header_1_0}
+    shape, _, dtype = reads.get(np.lib.format.read_magic(file), np.lib.format.read_array_header_2_0)(file)
+    return shape, dtype.name
+
+
+def choose(stated: Stated, size: int | None, ask: Ask | None) -> Chosen:
+    """Return all of samples.preprocessing. What is not stated and matters is asked for, if there is a terminal."""
+    values = dict(stated.values or {})
+    _require_possible(_filled(values), stated.origin)
+    origins, guess = dict.fromkeys(values, f"from {stated.origin}"), f"{GUESS}{stated.unknown}"
+    if size:
+        is_known = {"resize", "crop"} <= values.keys()
+        resize, crop = (longest_side(values["resize"]), longest_side(values["crop"])) if is_known else (8, 7)
+        values |= {"resize": size * resize // crop, "crop": size}
+        origins |= dict.fromkeys(("resize", "crop"), "from --size")
+    matter = {"crop"} if "mean" in values else set(QUESTIONS)
+    for name in QUESTIONS:
+        if name not in values:
+            usual, asks = _usual(name, values), ask if name in matter else None
+            values[name] = _answer(name, usual, values, asks) if asks else usual
+            origins[name] = "as you answered" if asks else guess
+    rest = {name: value for name, value in _filled(values).items() if name not in values}
+    values, origins = values | rest, origins | dict.fromkeys(rest, guess)
+    _require_possible(values, stated.origin)
+    order = [name for name in Preprocessing.model_fields if name in values]
+    return Chosen({name: values[name] for name in order}, {name: origins[name] for name in order})
+
+
+def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with all that must be beside them. A margin is cut off, but no side is cut much shorter."""
+    channels = 1 if values.get("color") == "grey" else 3
+    filled = {"mean": [0] * channels, "std": [1] * channels, "interpolation": "bilinear", **values}
+    crop = filled.setdefault("crop", values.get("resize", SIZE))
+    if "resize" not in values and isinstance(crop, list):
+        filled |= {"resize": crop, "resize_mode": "stretch"}
+    elif "resize" not in values:  # an impossible crop is refused alone
+        filled["resize"] = crop * 8 // 7 if isinstance(crop, int) else LARGEST_SIDE
+    return filled
+
+
+def _usual(name: str, values: Mapping[str, Any]) -> Any:
+    usual: dict[str, Any] = {"crop": values.get("resize", SIZE), "color": "rgb", "divide_by": 255, **IMAGENET}
+    if name not in IMAGENET:
+        return usual[name]
+    shares = values["divide_by"] == 255
+    found = usual[name] if shares else [{"mean": 0, "std": 1}[name]] * 3
+    if values["color"] == "grey":
+        return [round(sum(found) / 3, 3)]
+    return found[::-1] if values["color"] == "bgr" else found
+
+
+def _answer(name: str, usual: Any, values: Mapping[str, Any], ask: Ask) -> Any:
+    """Ask until the answer is possible beside the values so far. Nothing, which Enter gives, means what is usual."""
+    why = ""
+    while True:
+        given = ask(f"{why}{QUESTIONS[name]} [{written(usual).strip('[]')}]: ").strip()
+        try:
+            found = _parsed(name, given) if given else usual
+            _require_possible(_filled({**values, name: found}), "")
+            return found
+        except ValueError:
+            why = "not understood; "
+        except EnginewrightError as error:
+            why = f"{error}; "
+
+
+def _parsed(name: str, given: str) -> Any:
+    if name == "color":
+        return given
+    numbers = json.loads(f"[{given.strip('[] ')}]")
+    return numbers[0] if len(numbers) == 1 and name in ("crop", "divide_by") else numbers
+
+
+def _require_possible(values: Mapping[str, Any], origin: str) -> None:
+    try:
+        Preprocessing(**values)
+    except ValidationError as error:
+        raise EnginewrightError(f"{origin or PLACE}: {explain(error, Preprocessing, '')}") from None
+
+
+def longest_side(side: int | list[int]) -> int:
+    return side if isinstance(side, int) else max(side)
+
+
+def told(params: Mapping[str, Any], origins: Mapping[str, str], file: Path) -> list[str]:
+    """Return lines on what was set, by place, where it is from, and which lines of params.yaml to check."""
+    text = file.read_text(encoding="utf-8")
+    numbers = {line.name: number for number, line in enumerate(lines_of(text), 1) if line.place}
+    said = ["set in params.yaml:"] if origins else []
+    for origin in dict.fromkeys(origins.values()):
+        places = [place for place, each in origins.items() if each == origin]
+        values = ", ".join(f"{place.removeprefix(f'{PLACE}.')} {written(_at(place, params))}" for place in places)
+        lines = sorted(numbers[place] for place in places if place in numbers)
+        check = f": check line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
+        said.append(f"  {values}: {origin}{check if origin.startswith(GUESS) else ''}")
+    return said
+
+
+def _at(place: str, params: Mapping[str, Any]) -> Any:
+    found: Any = params
+    for name in place.split("."):
+        found = found[name]
+    return found
+
+
+def written(value: Any) -> str:
+    """Write a value as params.yaml has it."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return "null" if value is None else str(value)

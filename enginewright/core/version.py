@@ -1,0 +1,43 @@
+"""The version that is installed, and the one that a project was laid out with."""
+
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from enginewright import __version__
+from enginewright.core.errors import EnginewrightError
+
+VERSION_FILE = Path(
+    ".enginewright/version"
+)  # not there in a clone of Enginewright, which is a project of its own version
+
+
+def version_of_project(folder: Path = Path()) -> Version | None:
+    """Return None if `enginewright new` did not lay the project out."""
+    file = folder / VERSION_FILE
+    if not file.is_file():
+        return None
+    try:
+        return Version(file.read_text(errors="replace", encoding="utf-8").strip())
+    except InvalidVersion:
+        raise EnginewrightError(f"{file} holds no version: take it back from git") from None
+
+
+def require_new_enough(folder: Path = Path()) -> None:
+    """Refuse a project of a later version, whose parameters this one does not know."""
+    made_with = version_of_project(folder)
+    if made_with and made_with > Version(__version__):
+        raise EnginewrightError(
+            f"this project is of enginewright {made_with}, and {__version__} is installed: "
+            f"pip install 'enginewright[pipeline]>={made_with}'"
+        )
+
+
+def upgrade_hint(folder: Path = Path()) -> str | None:
+    made_with = version_of_project(folder)
+    if made_with and made_with < Version(__version__):
+        return (
+            f"this project is of enginewright {made_with}, and {__version__} is installed: "
+            "`enginewright upgrade` renews it"
+        )
+    return None

@@ -1,0 +1,216 @@
+"""Read a split of the samples from disk."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import sha256_of
+from enginewright.core.params.build import ENDS, Profile
+from enginewright.data.feeds import Axes, AxesOf, Feeds, Places, resized
+from enginewright.data.manifest import Manifest
+from enginewright.data.texts import padded_length
+
+MANIFEST, TRUTH = "manifest.json", "truth.npy"
+LENGTHS, TOKENIZER = "lengths.npy", "tokenizer.json"  # of texts
+# The batch size that graphs are checked at, or the nearest that the profile has. The exporter sees a batch of two, so a
+# batch size that is frozen into the graph fails here.
+CHECKED_BATCH = 7
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """Decoded pixels, or arrays as they came, on disk. They are read batch by batch, as they may exceed memory."""
+
+    folder: Path
+    manifest: Manifest
+    sizes: Mapping[str, int] | None = None  # what `cycled` brings the axes of `sized` to, if not their own sizes
+    sized: AxesOf | None = None
+    held: "Held | None" = None  # in place of the files
+
+    @classmethod
+    def open(cls, folder: Path) -> "SampleSet":
+        return cls(folder, Manifest.read(folder / MANIFEST))
+
+    def __len__(self) -> int:
+        return len(self.manifest.samples)
+
+    @property
+    def truth(self) -> NDArray[Any] | None:
+        """Return what the task compares answers with: labels, or else masks, targets or scores. None if not known."""
+        file = self.folder / TRUTH
+        return np.load(file, mmap_mode="r") if file.exists() else self.labels
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        labels = [sample.label for sample in self.manifest.samples if sample.label is not None]
+        return np.array(labels, np.int64) if self.manifest.is_labeled else None
+
+    @property
+    def classes(self) -> int:
+        """Return how many classes there are, or 0 if unknown."""
+        return len(self.manifest.class_names)
+
+    @property
+    def list_sha256(self) -> str:
+        """Return a hash of the samples and their order. It does not depend on how they were prepared."""
+        return sha256_of([sample.sha256 for sample in self.manifest.samples])
+
+    @property
+    def preprocessing_sha256(self) -> str:
+        how, text = self.manifest.preprocessing, self.manifest.text
+        return sha256_of(text.model_dump(exclude={"cut"}) if text else how and how.model_dump())
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64] | None:
+        """Return how many tokens each text has; None if the samples are no texts."""
+        if self.held:
+            return self.held.lengths
+        return np.load(self.folder / LENGTHS) if self.manifest.text else None
+
+    @property
+    def axes(self) -> dict[int, str]:
+        """Return the axes of the inputs that may vary, by number: the batch, and the height and width of images."""
+        how = self.manifest.preprocessing
+        first = 1 if how and how.layout == "nhwc" else 2
+        return {0: "batch"} | ({first: "height", first + 1: "width"} if how else {})
+
+    def read_at(self, indices: NDArray[np.int64]) -> Feeds:
+        """Return samples as the model takes them, by the names of its inputs."""
+        how = self.manifest.preprocessing
+        arrays = {name: array[indices] for name, array in self._mapped_anew().items()}
+        if self.manifest.text and self.lengths is not None:
+            length = padded_length(int(self.lengths[indices].max(initial=1)), self.manifest.text.how)
+            return self._with_values({name: array[:, :length] for name, array in arrays.items()})
+        if how is None:
+            return self._with_values(arrays)
+        from enginewright.data.preprocessing import normalize  # needs Pillow, which engines run without
+
+        return self._with_values({name: normalize(array, how) for name, array in arrays.items()})
+
+    def _with_values(self, feeds: Feeds) -> Feeds:
+        """Add the inputs that hold sizes, after those with a row for each sample."""
+        return {**feeds, **{name: np.array(values, np.int64) for name, values in self.manifest.values.items()}}
+
+    def portion(self, places: NDArray[np.int64]) -> "SampleSet":
+        """Return some samples in memory, without their names, so that they can be sent to another machine."""
+        arrays = {name: np.asarray(array[places]) for name, array in self._mapped_anew().items()}
+        held = Held(arrays, None if self.lengths is None else self.lengths[places])
+        return replace(self, manifest=self.manifest.model_copy(update={"samples": ()}), held=held)
+
+    def pixels_at(self, place: int) -> NDArray[np.uint8]:
+        """Return the image as it is stored, before it is scaled to what the model takes."""
+        (pixels,) = self._mapped_anew().values()
+        return np.array(pixels[place])
+
+    def cycled(self, count: int) -> Feeds:
+        """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
+        places = np.arange(count) % max(1, len(self))
+        feeds = self.read_at(places) if len(self) else self._zeros(count)
+        if self.sized is None or self.sizes is None:
+            return feeds
+        lengths = self.lengths[places] if self.lengths is not None and len(self) else None
+        return resized(feeds, self.sized, self.sizes, lengths)
+
+    def _zeros(self, count: int) -> Feeds:
+        dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew()
+        zeros = {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
+        return self._with_values(zeros)
+
+    def at(self, sizes: Mapping[str, int], profile: Profile) -> "SampleSet":
+        """Return the samples repeated or cut to these sizes in `cycled`: timings do not depend on their content."""
+        return replace(self, sizes=sizes, sized=varying_axes(replace(self, sizes=None), profile))
+
+    def tuned(self, profile: Profile) -> "SampleSet":
+        """Return texts at the length that an engine is tuned for, for timings, and other samples as they are."""
+        return self.at(profile.at("opt"), profile) if self.manifest.text else self
+
+    def batches(self, size: int, whole: bool = False) -> Iterator[Feeds]:
+        """Yield batches. `whole` fills the last one from the start of the set, for graphs that take only one size."""
+        for places in self.places(np.arange(len(self)), size, whole):
+            yield self.read_at(places)
+
+    def places(self, chosen: NDArray[np.int64], size: int, whole: bool) -> list[NDArray[np.int64]]:
+        """Divide samples into batches of places among the chosen: texts by their length, the longest first, so that
+        little is padded."""
+        order = np.arange(len(chosen)) if self.lengths is None else np.argsort(-self.lengths[chosen], kind="stable")
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        if whole and batches:  # texts by texts of their own length
+            fillers = order if self.lengths is None else batches[-1]
+            batches[-1] = np.append(batches[-1], np.resize(fillers, size - len(batches[-1])))
+        return batches
+
+    def _mapped_anew(self) -> dict[str, NDArray[Any]]:
+        """Map the files: what was read through a map counts as memory of the process until the map is closed."""
+        if self.held:
+            return self.held.arrays
+        files = {name: self.folder / input_file(index) for index, name in enumerate(self.manifest.inputs)}
+        return {name: np.load(file, mmap_mode="r") for name, file in files.items()}
+
+
+@dataclass(frozen=True)
+class Held:
+    arrays: dict[str, NDArray[Any]]
+    lengths: NDArray[np.int64] | None
+
+
+def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
+    """Return what graphs are checked on: samples at their own size, and at the smallest and largest of the profile."""
+    ends = [samples.at(profile.at(bound), profile) for bound in ENDS] if profile.resizes else []
+    return [each.cycled(profile.batch.nearest(CHECKED_BATCH)) for each in (samples, *ends)]
+
+
+def varying_axes(samples: SampleSet, profile: Profile) -> AxesOf:
+    """Return which axes of each input vary, by the profile's names. Refuse names that do not fit the samples."""
+    holding = samples.manifest.values
+    shapes = {name: array.shape for name, array in samples.cycled(1).items() if name not in holding}
+    varying: dict[str, Axes] = {name: Places(profile.places(name)) for name in holding}
+    varying |= {name: {n: axis for n, axis in samples.axes.items() if axis in profile.ranges} for name in shapes}
+    for axis, sizes in profile.axes.items():
+        place, found = f"build.profile.axes.{axis}", dict[str, int]()
+        for name, number in sizes.numbers(shapes).items():
+            if name not in shapes:
+                raise EnginewrightError(f"{place}: there is no input {name}; the samples give {', '.join(shapes)}")
+            if number >= len(shapes[name]):
+                raise EnginewrightError(
+                    f"{place}: input {name} has no axis {number}: the samples are {shapes[name][1:]}"
+                )
+            if number in varying[name]:
+                raise EnginewrightError(
+                    f"{place}: axis {number} of input {name} is the {varying[name][number]} already"
+                )
+            found[name], varying[name] = shapes[name][number], {**varying[name], number: axis}
+        for name, number in sizes.values.items():
+            values = np.atleast_1d(holding.get(name, ()))
+            if number >= len(values):
+                raise EnginewrightError(f"{place}: samples.values gives input {name} no number at place {number}")
+            found[name] = int(values[number])
+        if len(set(found.values())) > 1:
+            several = ", ".join(f"{size} in {name}" for name, size in found.items())
+            raise EnginewrightError(
+                f"{place}: inputs that share an axis have one size there, and the samples {several}"
+            )
+        if (size := next(iter(found.values()))) not in sizes:
+            raise EnginewrightError(f"{place}: the samples have {size} there, which is not within {sizes}")
+    return varying
+
+
+def input_file(index: int) -> str:
+    """Name the file of an input by its number, since its name may hold what file names cannot."""
+    return f"input-{index}.npy"
+
+
+def output_file(index: int) -> str:
+    return f"output-{index}.npy"
+
+
+def start_npy_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
+    """Open a new .npy file and write its header. The caller writes the values."""
+    file = path.open("wb")
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    return file

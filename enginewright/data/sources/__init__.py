@@ -1,0 +1,70 @@
+"""Read samples from scikit-learn's digits, which need no download, or from the user's own files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.samples import SamplesParams
+from enginewright.core.tasks import CLASSIFICATION, DETECTION
+from enginewright.core.text import is_unicode
+from enginewright.core.user_files import user_file
+from enginewright.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, open_array
+from enginewright.data.sources.classes import read_classes
+from enginewright.data.sources.coco import ANNOTATIONS, open_coco
+from enginewright.data.sources.digits import open_digits
+from enginewright.data.sources.files import ImageFiles
+from enginewright.data.sources.folder import open_folder
+from enginewright.data.sources.masked_folder import open_masked_folder
+from enginewright.data.sources.table import open_table
+from enginewright.data.sources.tensors import Tensors, open_tensors
+from enginewright.data.sources.text_table import Texts, open_texts
+from enginewright.data.sources.truth import Known
+from enginewright.data.sources.yolo_folder import open_yolo_folder
+
+TEXTS = Path("data/texts")
+Source = ImageFiles | ImageArray | Tensors | Texts
+
+
+def open_source(params: SamplesParams, data: Path, task: str = CLASSIFICATION, texts: Path = TEXTS) -> Source:
+    """Open the samples with what the task wants to know of them, as far as it is there. Texts lie in another folder."""
+    source = _open_texts(params, texts, Known(task)) if params.text else _open(params, data, Known(task, params.ignore))
+    names = (*source.class_names, *(source.names if isinstance(source, ImageFiles) else ()))
+    if odd := [name for name in names if not is_unicode(name)]:
+        raise EnginewrightError(
+            f"samples.source: {odd[0]!r} is a name whose bytes are no text in UTF-8: rename the file"
+        )
+    return source if Known(task).labels else replace(source, labels=None)
+
+
+def _open_texts(params: SamplesParams, texts: Path, known: Known) -> Source:
+    assert params.text, "the caller looked"
+    listed = read_classes(params.class_names, texts)
+    tokenizer = user_file(params.text.tokenizer, texts, "samples.text.tokenizer", "a tokenizer.json")
+    return open_texts(user_file(params.source, texts, "samples.source", "a file of texts"), tokenizer, listed, known)
+
+
+def _open(params: SamplesParams, data: Path, known: Known) -> Source:
+    listed = read_classes(params.class_names, data)
+    if params.source == "digits":
+        if listed:
+            raise EnginewrightError("samples.class_names: the digits name their own classes; set it to null")
+        return open_digits()
+    path = user_file(params.source, data, "samples.source", "digits")
+    if params.preprocessing is None:
+        return open_tensors(path, listed, known, params.input)
+    if known.task == DETECTION and (path.suffix == ".json" or (path / ANNOTATIONS).is_file()):
+        return open_coco(path / ANNOTATIONS if path.is_dir() else path, data, listed)
+    if known.task == DETECTION and (path / "images").is_dir():
+        return open_yolo_folder(path, data, listed)
+    if path.is_dir() and known.task == "segmentation":
+        return open_masked_folder(path, data, listed, known.ignore)
+    if path.is_dir():
+        return open_folder(path, data, listed)
+    if path.suffix == ".csv":
+        return open_table(path, data, listed, known)
+    if path.suffix in ARRAY_SUFFIXES:
+        return open_array(path, listed, known)
+    raise EnginewrightError(
+        f"samples.source: {path} is none of what can be read; give 'digits', a folder of images, a .csv of paths, "
+        "an .npz or .npy of pixels, or for task: detection a .json of annotations"
+    )

@@ -1,0 +1,207 @@
+"""Read what is known of samples besides labels, which is written beside them: numbers to be returned, or masks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.tasks import CLASSIFICATION, DETECTION, RANKING, is_own
+from enginewright.data.box_rows import COLUMNS
+from enginewright.data.preprocessing import pixels_of
+from enginewright.data.sources.boxes import Boxes, wrong_box
+
+QUESTIONS = "questions"  # the array that says which samples are answers to one question
+IGNORED = 255  # in written masks: pixels that do not count
+Mask = NDArray[np.uint8]
+
+
+class Truths(Protocol):
+    def like(self, how: Preprocessing | None) -> NDArray[np.generic]:
+        """Return an array of the type and shape that each sample has."""
+        ...
+
+    def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
+        """Return what is known of a sample; `size` is the width and height of its image."""
+        ...
+
+
+@dataclass(frozen=True)
+class Known:
+    """Name what a task wants to be known of samples, and how that is written in a file of arrays."""
+
+    task: str = CLASSIFICATION
+    ignore: int = IGNORED
+
+    @property
+    def array(self) -> str:
+        names = {
+            CLASSIFICATION: "labels",
+            DETECTION: "boxes",
+            "segmentation": "masks",
+            "embedding": "scores",
+            "regression": "targets",
+            RANKING: "targets",
+        }
+        return names.get(self.task, "truth")
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        return (self.array, QUESTIONS) if self.task == RANKING else (self.array,)
+
+    @property
+    def labels(self) -> bool:
+        """Tell whether labels are wanted. The folders of a data set for classification serve other tasks as well."""
+        return self.task == CLASSIFICATION or is_own(self.task)
+
+    def truths(self, path: Path, arrays: Mapping[str, NDArray[np.generic]], count: int) -> "Truths | None":
+        """Return the array that is no labels, or None if there is none."""
+        questions = arrays.get(QUESTIONS) if self.task == RANKING else None
+        if questions is not None and (questions.shape != (count,) or questions.dtype.kind not in "iuU"):
+            raise EnginewrightError(
+                f"samples.source: {QUESTIONS} of {path} is {questions.dtype} of shape {questions.shape}; it needs a "
+                f"whole number or a name for each of {count} samples"
+            )
+        if self.task == CLASSIFICATION or (found := arrays.get(self.array)) is None:
+            return None if questions is None else ranked(None, questions)
+        wanted = {
+            DETECTION: ("iuf", (3,)),
+            "segmentation": ("iu", (3,)),
+            "embedding": ("iuf", (1,)),
+            "regression": ("iuf", (1, 2)),
+            RANKING: ("iuf", (1, 2)),
+        }
+        kinds, axes = wanted.get(self.task, ("biuf", range(1, 9)))
+        if len(found) != count or found.dtype.kind not in kinds or found.ndim not in axes or 0 in found.shape:
+            raise EnginewrightError(
+                f"samples.source: {self.array} of {path} is {found.dtype} of shape {found.shape}; task {self.task} "
+                f"needs {WORDS.get(self.task, 'numbers')} for each of {count} samples"
+            )
+        if self.task == "segmentation":
+            return Masks(found, self.ignore)
+        if self.task == DETECTION:
+            return boxes_of_array(path, found)
+        rows = found.astype(np.float64) if self.task in WORDS else found
+        if not np.isfinite(rows).all():
+            raise EnginewrightError(f"samples.source: {self.array} of {path} holds NaN or infinity")
+        numbers = rows.reshape(count, -1) if self.array == "targets" else rows
+        return ranked(numbers, questions) if self.task == RANKING else Numbers(numbers)
+
+
+def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
+    """Return boxes of the shape (images, boxes, 6). Rows of the class -1 fill images that have fewer."""
+    if rows.shape[2] != COLUMNS:
+        raise EnginewrightError(
+            f"samples.source: boxes of {path} have {rows.shape[2]} columns; they need class, left, top, right, bottom "
+            "and kind: 0, or 1 for a crowd; rows of class -1 are no boxes"
+        )
+    kept = [each[each[:, 0] >= 0].astype(np.float64) for each in rows]
+    for index, each in enumerate(kept):
+        for left, top, right, bottom in each[:, 1:5].tolist():
+            if why := wrong_box((left, top, right - left, bottom - top)):
+                raise EnginewrightError(f"samples.source: image {index} of {path} {why}")
+    return Boxes(kept, lambda index, row: f"image {index} of {path}, box {row},")
+
+
+WORDS = {
+    DETECTION: "rows of boxes",
+    "segmentation": "a mask of class numbers",
+    "embedding": "a score",
+    "regression": "one or more targets",
+    RANKING: "a target",
+}
+LABELLED = Known()
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """An array with a row for each sample, or for each pair of samples."""
+
+    rows: NDArray[np.generic]
+
+    def like(self, how: Preprocessing | None) -> NDArray[np.generic]:
+        return np.empty(self.rows.shape[1:], self.rows.dtype.newbyteorder("="))
+
+    def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
+        return np.ascontiguousarray(self.rows[index], self.rows.dtype.newbyteorder("="))
+
+
+@dataclass(frozen=True)
+class Ranked(Numbers):
+    """The targets of samples to be ranked, NaN if there are none, and the numbers of the questions that they answer."""
+
+    @property
+    def questions(self) -> NDArray[np.int64]:
+        return self.rows[:, -1].astype(np.int64)
+
+
+def ranked(targets: NDArray[np.generic] | None, questions: NDArray[np.generic] | None) -> Ranked:
+    """Number the questions. If nothing is known of them, all samples answer the same one."""
+    count = len(targets if targets is not None else questions if questions is not None else ())
+    numbers = np.zeros(count) if questions is None else np.unique(questions, return_inverse=True)[1]
+    return Ranked(np.column_stack([np.full(count, np.nan) if targets is None else targets, numbers]))
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The class of each pixel: files, or an array. `ignore` is the value of pixels that do not count."""
+
+    masks: Sequence[Path] | NDArray[np.generic]
+    ignore: int
+
+    def like(self, how: Preprocessing | None) -> NDArray[np.generic]:
+        return np.empty(how.crop if how else np.asarray(self.masks[0]).shape, np.uint8)
+
+    def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
+        """Scale and crop a mask as its image was, without mixing classes."""
+        given, name = self.masks[index], self._name(index)
+        values = _read(given) if isinstance(given, Path) else np.asarray(given)
+        mask = _in_bytes(values, self.ignore, name)
+        if how is None:
+            return mask
+        if size != (mask.shape[1], mask.shape[0]):
+            image = " by ".join(map(str, size or ()))
+            raise EnginewrightError(
+                f"samples.source: {name} has {mask.shape[1]} by {mask.shape[0]} pixels, and its image has {image}: "
+                "a mask needs the size of its image"
+            )
+        nearest = how.model_copy(
+            update={"color": "grey", "interpolation": "nearest", "fill": IGNORED, "layout": "nchw"}
+        )
+        scaled: Mask = pixels_of(Image.fromarray(mask), nearest)[0]
+        return scaled
+
+    def _name(self, index: int) -> str:
+        given = self.masks[index]
+        return str(given) if isinstance(given, Path) else f"mask {index}"
+
+
+def _read(path: Path) -> NDArray[np.generic]:
+    """Read a mask as it is stored: a palette only says in which colours to show classes."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+            values = np.asarray(image)
+    except Exception as error:  # each of Pillow's formats raises errors of its own for broken files
+        raise EnginewrightError(f"samples.source: the mask {path} cannot be read: {error}") from None
+    if values.ndim != 2:
+        raise EnginewrightError(
+            f"samples.source: the mask {path} is a picture in colours; it must hold the number of each pixel's class"
+        )
+    return values
+
+
+def _in_bytes(values: NDArray[np.generic], ignore: int, name: str) -> Mask:
+    numbers = values.astype(np.int64)
+    wrong = (numbers != ignore) & ((numbers < 0) | (numbers >= IGNORED))
+    if wrong.any():
+        raise EnginewrightError(
+            f"samples.source: {name} holds the value {numbers[wrong][0]}; classes are 0 to {IGNORED - 1}, and "
+            f"samples.ignore, {ignore}, is for pixels that do not count"
+        )
+    return np.where(numbers == ignore, IGNORED, numbers).astype(np.uint8)

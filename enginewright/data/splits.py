@@ -1,0 +1,171 @@
+"""Divide the images among training, calibration and validation, and write each split to disk."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import combinations, islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from enginewright.cluster.spread import Cluster
+from enginewright.core.cores import in_parallel
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import new_folder, sha256
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import SamplesParams
+from enginewright.core.params.text import TextPreprocessing
+from enginewright.core.progress import progress
+from enginewright.core.tasks import CLASSIFICATION
+from enginewright.data.manifest import Manifest, PreparedTexts, Sample
+from enginewright.data.sample_set import LENGTHS, MANIFEST, TOKENIZER, TRUTH, input_file, start_npy_file
+from enginewright.data.sources import Source
+from enginewright.data.sources.arrays import ImageArray
+from enginewright.data.sources.files import ImageFiles
+from enginewright.data.sources.tensors import Tensors
+from enginewright.data.sources.text_table import Texts
+from enginewright.data.sources.truth import Ranked, Truths
+from enginewright.data.texts import TextReader, Tokens, padded_length
+
+AT_ONCE = 1024  # texts
+
+
+def split(total: int, params: SamplesParams, truths: Truths | None = None) -> dict[str, list[int]]:
+    """Divide the samples at random. The calibration comes last: its size changes nothing in the other two. Answers to
+    one question stay together, as their order is judged: only the last of a split may be in the next one, too."""
+    asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
+    if sum(asked.values()) > total:
+        wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
+        raise EnginewrightError(
+            f"samples.source: {params.source} has {total} images, "
+            f"but params.yaml asks for {sum(asked.values())} ({wanted})"
+        )
+    shuffled = np.random.default_rng(params.seed).permutation(total)
+    if isinstance(truths, Ranked):
+        places = np.unique(truths.questions[shuffled], return_index=True)[1]  # where each question comes first
+        shuffled = shuffled[np.argsort(places[truths.questions[shuffled]], kind="stable")]
+    order = iter(shuffled.tolist())
+    return {name: list(islice(order, count)) for name, count in asked.items()}
+
+
+def write_split(
+    source: Source,
+    indices: Sequence[int],
+    params: SamplesParams,
+    folder: Path,
+    task: str = CLASSIFICATION,
+    cluster: Cluster | None = None,
+) -> Manifest:
+    """Write a split to disk while it is decoded, so that memory does not grow with the number of images."""
+    text = None
+    with new_folder(folder) as unfinished:
+        if isinstance(source, Texts):
+            assert params.text, "which says that the source is one of texts"
+            inputs, samples = params.text.inputs, source.samples(indices)
+            text = _write_texts(source, indices, params.text, unfinished)
+            _write_truths(source.truths, indices, unfinished)
+        elif isinstance(source, Tensors):
+            inputs, samples = source.inputs, source.write(indices, unfinished)
+            _write_truths(source.truths, indices, unfinished)
+        elif params.preprocessing:
+            inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished, cluster)
+        else:
+            raise EnginewrightError(f"samples.preprocessing: {params.source} holds images, which need it")
+        if twice := sorted(params.values.keys() & {*inputs}):
+            raise EnginewrightError(f"samples.values: {twice[0]} is an input of samples.source already")
+        manifest = Manifest(
+            task=task,
+            source=params.source,
+            inputs=inputs,
+            preprocessing=params.preprocessing,
+            text=text,
+            class_names=source.class_names,
+            samples=tuple(samples),
+            values=params.values,
+        )
+        manifest.write(unfinished / MANIFEST)
+    return manifest
+
+
+def _write_texts(source: Texts, indices: Sequence[int], how: TextPreprocessing, folder: Path) -> PreparedTexts:
+    """Write the tokens of texts, all padded to the longest, their lengths, and the tokenizer itself."""
+    shutil.copyfile(source.tokenizer, folder / TOKENIZER)
+    reader = TextReader(folder / TOKENIZER, how)
+    tokens = reader.tokens(source.texts(indices))
+    lengths = np.array([len(each.ids) for each in tokens], np.int64)
+    np.save(folder / LENGTHS, lengths)
+    width, filler = (
+        padded_length(int(lengths.max(initial=1)), how),
+        Tokens([0] * int(lengths.max(initial=1)), [], False),
+    )
+    with ExitStack() as opened:
+        files = [
+            opened.enter_context(start_npy_file(folder / input_file(n), np.dtype(how.dtype), (len(tokens), width)))
+            for n in range(len(how.inputs))
+        ]
+        for start in range(0, len(tokens), AT_ONCE):
+            # The filler has the length of the longest text, to which the others are padded.
+            arrays = reader.arrays([*tokens[start : start + AT_ONCE], filler])
+            for name, file in zip(how.inputs, files, strict=True):
+                file.write(np.ascontiguousarray(arrays[name][:-1]).data)
+    return PreparedTexts(
+        how=how,
+        tokenizer_sha256=sha256(folder / TOKENIZER),
+        vocabulary=reader.vocabulary,
+        cut=sum(each.cut for each in tokens),
+        together=source.together,
+    )
+
+
+def _write_pixels(
+    source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path, cluster: Cluster | None
+) -> list[Sample]:
+    samples: list[Sample] = []
+    with ExitStack() as opened:
+        pixels_type, shape = np.dtype(np.uint8), (len(indices), *how.shape)
+        file = opened.enter_context(start_npy_file(folder / input_file(0), pixels_type, shape))
+        truth_file = opened.enter_context(_start_truths(source.truths, len(indices), how, folder))
+        if cluster and isinstance(source, ImageFiles):
+            prepared = source.spread(indices, how, cluster)
+        else:
+            prepared = in_parallel(lambda index: source.prepare(index, how), indices)
+        try:
+            for sample, pixels, truth in progress(prepared, "samples", len(indices), "images"):
+                samples.append(sample)
+                file.write(pixels.data)
+                if truth is not None and truth_file:
+                    truth_file.write(np.ascontiguousarray(truth).data)
+        except EnginewrightError as error:
+            raise source.refusal(error) if isinstance(source, ImageFiles) else error from None
+    return samples
+
+
+def _start_truths(
+    truths: Truths | None, count: int, how: Preprocessing | None, folder: Path
+) -> AbstractContextManager[IO[bytes] | None]:
+    if truths is None:
+        return nullcontext()
+    like = truths.like(how)
+    return start_npy_file(folder / TRUTH, like.dtype, (count, *like.shape))
+
+
+def _write_truths(truths: Truths | None, indices: Sequence[int], folder: Path) -> None:
+    with _start_truths(truths, len(indices), None, folder) as file:
+        for index in indices:
+            if file and truths:
+                file.write(truths.prepare(index, None, None).data)
+
+
+def shared_images(manifests: Mapping[str, Manifest]) -> str | None:
+    """Say which images are in several splits: an engine would be judged on images that it was made with."""
+    hashes = {name: {sample.sha256 for sample in manifest.samples} for name, manifest in manifests.items()}
+    shared = set[str]().union(*(one & other for one, other in combinations(hashes.values(), 2)))
+    if not shared:
+        return None
+    samples = [(name, sample) for name, manifest in manifests.items() for sample in manifest.samples]
+    first = next(sample.sha256 for _, sample in samples if sample.sha256 in shared)
+    names = {split_name: sample.name for split_name, sample in samples if sample.sha256 == first}
+    example = " and ".join(f"{name} ({split_name})" for split_name, name in names.items())
+    kind = next(iter(manifests.values())).kind  # all splits are of one source
+    return f"{len(shared)} {kind} are in several splits under different names, byte for byte the same: {example}"

@@ -1,0 +1,79 @@
+"""Compile an engine and write its folder."""
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from enginewright.core.files import new_folder, sha256
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.build import BuildParams
+from enginewright.core.runtimes import RUNTIMES
+from enginewright.data.feeds import NO_SAMPLE, Feeds
+from enginewright.data.manifest import Manifest
+from enginewright.data.sample_set import TOKENIZER
+from enginewright.engine.folder import RECORD, REPRODUCE, WEIGHTS
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.target import Target
+from enginewright.engine.trtexec import reproduce_script
+from enginewright.graph.files import data_of, graph_bytes, graph_sha256
+from enginewright.graph.onnx_file import load_graph
+from enginewright.graph.read_interface import read_blueprint
+from enginewright.graph.weights import sha256_without_weights
+
+
+def build_engine(
+    precision: str,
+    onnx: Path,
+    target: Target,
+    build: BuildParams,
+    manifest: Manifest,
+    folder: Path,
+    scores: str | None = None,
+    boxes: BoxesParams | None = None,
+    tokenizer: Path | None = None,
+    example: Feeds = NO_SAMPLE,
+) -> EngineRecord:
+    """Compile a graph for the target, and fill the folder with all that inference needs."""
+    blueprint = replace(read_blueprint(onnx, build), example=example)
+    with new_folder(folder) as unfinished:
+        started = time.perf_counter()
+        layers = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
+        seconds = time.perf_counter() - started
+        weights = [unfinished / name for name in (WEIGHTS, data_of(onnx).name) if (unfinished / name).exists()]
+        if build.tensorrt.is_stripped and RUNTIMES[target.runtime].is_tensorrt and not weights:
+            # A plan that keeps its weights was smaller.
+            build = build.with_weights
+        files = sorted(set(unfinished.iterdir()) - set(weights))
+        size = sum(file.stat().st_size for file in files)
+        if tokenizer:
+            files.append(Path(shutil.copy(tokenizer, unfinished / TOKENIZER)))
+        record = EngineRecord(
+            precision=precision,
+            target=target,
+            build=build,
+            files={file.name: sha256(file) for file in files},
+            bytes=size,
+            weights={file.name: sha256(file) for file in weights},
+            graph_sha256=sha256_without_weights(load_graph(onnx)) if build.tensorrt.refit else None,
+            onnx_sha256=graph_sha256(onnx),
+            onnx_bytes=graph_bytes(onnx),
+            interface=blueprint.interface,
+            layers=tuple(layer for layer in layers if not layer.profile),
+            tuned_layers=tuple(layer for layer in layers if layer.profile),
+            build_seconds=round(seconds, 3),
+            preprocessing=manifest.preprocessing,
+            text=manifest.text,
+            class_names=manifest.class_names,
+            scores=scores,
+            task=manifest.task,
+            boxes=boxes or BoxesParams(),
+        )
+        if RUNTIMES[target.runtime].is_tensorrt:
+            (unfinished / REPRODUCE).write_text(
+                reproduce_script(record, os.path.relpath(onnx, folder)), encoding="utf-8"
+            )
+        record.write(unfinished / RECORD)
+    return record

@@ -1,0 +1,95 @@
+"""Describe an engine from its folder, without a GPU and without its runtime."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from tabulate import tabulate
+
+from enginewright.core.params.build import Profile
+from enginewright.core.runtimes import RUNTIMES
+from enginewright.core.text import file_size
+from enginewright.engine.folder import read_engine
+from enginewright.engine.layer_names import short_kind, short_name
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.target import Target, alternatives
+from enginewright.graph.interface import TensorSpec
+
+
+def describe_engine(folder: Path) -> str:
+    record = read_engine(folder)
+    build = record.build
+    executed = ", ".join(f"{count} {name}" for name, count in record.executed.items())
+    facts = {
+        "precision": record.precision,
+        "compiled by": f"{record.target.runtime} {record.target.runtime_version}, in {record.build_seconds:.1f} s",
+        "runs on": where(record.target),
+        "files": ", ".join(f"{name} (sha256 {digest[:12]}, whole)" for name, digest in record.files.items()),
+        "size": f"{file_size(record.bytes)}, of {file_size(record.onnx_bytes)} of ONNX",
+        **_weights(record),
+        "ONNX": f"sha256 {record.onnx_sha256[:12]}",
+        **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
+        **{f"profile {number}": _tuned_for(each) for number, each in enumerate(build.all_profiles) if number},
+        **({"TF32": "allowed" if build.tf32 else "not allowed"} if record.target.device == "cuda" else {}),
+        "compute layers": executed or "not known: built where it cannot run",
+        **_tuned(record),
+        **{f"input {spec.name}": _tensor(spec, record) for spec in record.interface.inputs},
+        **{f"output {spec.name}": _tensor(spec, record) for spec in record.interface.outputs},
+        "classes": str(len(record.class_names)),
+    }
+    width = max(map(len, facts))
+    lines = [f"{name:<{width}}  {value}" for name, value in facts.items()]
+    if record.layers:  # each under the name of its main node: engine.json names all fused nodes
+        rows = [{"precision": one.precision, "layer": short_kind(one), "of": short_name(one)} for one in record.layers]
+        lines += ["", tabulate(rows, headers="keys", tablefmt="plain", disable_numparse=True)]
+    return "\n".join(lines)
+
+
+def engine_as_json(folder: Path) -> str:
+    """Return engine.json together with the values that are derived from it."""
+    record = read_engine(folder)
+    derived = {"executed": record.executed, "share_as_asked": record.share_as_asked, "identity": record.identity}
+    return json.dumps(record.model_dump(mode="json") | derived, indent=2)
+
+
+def where(target: Target) -> str:
+    """Name the machines that an engine for this target runs on."""
+    if target.device == "cpu":
+        return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
+    gpu = target.device_name or "any NVIDIA GPU"
+    return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"
+
+
+def _weights(record: EngineRecord) -> dict[str, str]:
+    """Say where the weights are, if not all are in the plan and stay on the GPU, and whether others can be put in."""
+    options = record.build.tensorrt
+    if not RUNTIMES[record.target.runtime].is_tensorrt:
+        return {}
+    words = {
+        "taken from the ONNX file whenever the engine is opened": options.is_stripped,
+        "others can be put in by `enginewright refit`": options.refit,
+        "streamed from the host, as inference.weights_on_gpu_mb says": options.streaming,
+    }
+    chosen = "; ".join(word for word, is_so in words.items() if is_so)
+    return {"weights": chosen} if chosen else {}
+
+
+def _tuned_for(profile: Profile) -> str:
+    return f"{profile}, tuned for {', '.join(f'{axis} {size}' for axis, size in profile.at('opt').items())}"
+
+
+def _tuned(record: EngineRecord) -> dict[str, str]:
+    """Count the compute layers of each of TensorRT's other profiles by their precision."""
+    counts = Counter((layer.profile, layer.precision) for layer in record.tuned_layers if layer.computes)
+    return {
+        f"in profile {number}": ", ".join(
+            f"{count} {name}" for (of, name), count in counts.most_common() if of == number
+        )
+        for number in sorted({number for number, _ in counts})
+    }
+
+
+def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
+    sizes = (record.profile.ranges.get(str(size), size) for size in spec.shape)
+    held = ", ".join(f"{axis} {record.profile.ranges[axis]}" for axis in spec.values)
+    return f"{spec.dtype}, {held or ' x '.join(map(str, sizes))}"

@@ -1,0 +1,223 @@
+"""The part of CUDA that running an engine needs, through NVIDIA's own bindings. Importing it needs no driver."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright.core.errors import EnginewrightError
+
+NO_GPU = "this machine shows no NVIDIA GPU"
+NO_DEVICE = "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
+LEAST_MEMORY = 64 << 20  # in bytes: with 20 MB, TensorRT 10.6 crashed on an H200 where it opened a plan
+POISON = 0xFF  # filled with it, every float type is NaN, so that an element which is never written is seen
+
+
+class Stream:
+    """A queue of work for the GPU, which runs in order while the host goes on, until `synchronize` waits for it."""
+
+    def __init__(self) -> None:
+        self._stream = _call("cudaStreamCreateWithFlags", _cudart().cudaStreamNonBlocking)
+        self._before, self._after = Event(), Event()
+
+    @property
+    def handle(self) -> int:
+        return int(self._stream)
+
+    def copy_in(self, source: "Pinned", target: "Buffer", size: int) -> None:
+        kind = _cudart().cudaMemcpyKind.cudaMemcpyHostToDevice
+        _call("cudaMemcpyAsync", target.address, source.address, size, kind, self._stream)
+
+    def copy_out(self, source: "Buffer", target: "Pinned", size: int) -> None:
+        kind = _cudart().cudaMemcpyKind.cudaMemcpyDeviceToHost
+        _call("cudaMemcpyAsync", target.address, source.address, size, kind, self._stream)
+
+    def poison(self, target: "Buffer", size: int) -> None:
+        _call("cudaMemsetAsync", target.address, POISON, size, self._stream)
+
+    def start_clock(self) -> None:
+        self.mark(self._before)
+
+    def stop_clock(self) -> None:
+        self.mark(self._after)
+
+    def clocked_seconds(self) -> float:
+        """Return the seconds between start and stop by the device's clock. Call it after `synchronize`."""
+        return self._after.seconds_after(self._before)
+
+    def mark(self, event: "Event") -> None:
+        """Let the event happen when the work so far is done."""
+        _call("cudaEventRecord", event.handle, self._stream)
+
+    def wait_for(self, event: "Event") -> None:
+        """Let the work that follows begin after the event. It costs the host nothing."""
+        _call("cudaStreamWaitEvent", self._stream, event.handle, 0)
+
+    def synchronize(self) -> None:
+        _call("cudaStreamSynchronize", self._stream)
+
+    def capture(self, work: Callable[[], None]) -> "Graph":
+        """Record what `work` puts on this stream, instead of doing it."""
+        mode = _cudart().cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        _call("cudaStreamBeginCapture", self._stream, mode)
+        try:
+            work()
+            return Graph(_call("cudaStreamEndCapture", self._stream))
+        except BaseException:
+            _cudart().cudaStreamEndCapture(self._stream)  # fails as well, but makes the stream usable again
+            _cudart().cudaGetLastError()  # forgets the error, which a library would take for that of its next kernel
+            raise
+
+    def launch(self, graph: "Graph") -> None:
+        _call("cudaGraphLaunch", graph.executable, self._stream)
+
+    def close(self) -> None:
+        self._before.close()
+        self._after.close()
+        _release("cudaStreamDestroy", self._stream)
+
+
+class Event:
+    """A moment in the work of a stream, by the device's clock."""
+
+    def __init__(self) -> None:
+        self.handle = _call("cudaEventCreate")
+
+    def seconds_after(self, earlier: "Event") -> float:
+        """Return the seconds between two events that have happened."""
+        return float(_call("cudaEventElapsedTime", earlier.handle, self.handle)) / 1000
+
+    def close(self) -> None:
+        _release("cudaEventDestroy", self.handle)
+
+
+class Graph:
+    """Recorded work that is launched as one."""
+
+    def __init__(self, captured: Any) -> None:
+        try:
+            self.executable = _call("cudaGraphInstantiate", captured, 0)
+        finally:
+            _release("cudaGraphDestroy", captured)
+
+    def close(self) -> None:
+        _release("cudaGraphExecDestroy", self.executable)
+
+
+class Buffer:
+    """Memory on the device."""
+
+    def __init__(self, size: int) -> None:
+        self.address = int(_call("cudaMalloc", size))
+
+    def close(self) -> None:
+        _release("cudaFree", self.address)
+
+
+class Pinned:
+    """Memory on the host that never moves, so that copies from and to it need not wait."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self.address = size, int(_call("cudaHostAlloc", size, 0))
+
+    @classmethod
+    def holding(cls, array: NDArray[np.generic]) -> Self:
+        pinned = cls(array.nbytes)
+        pinned.view(array.dtype, array.shape)[...] = array
+        return pinned
+
+    def view(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[np.generic]:
+        """Return the beginning of the memory as an array, which is valid until `close`."""
+        content = memoryview((ctypes.c_ubyte * self._size).from_address(self.address))
+        flat: NDArray[np.generic] = np.frombuffer(content, dtype, count=int(np.prod(shape)))
+        return flat.reshape(shape)
+
+    def close(self) -> None:
+        _release("cudaFreeHost", self.address)
+
+
+def require_driver() -> None:
+    """Refuse to go on without a driver, or with one that is older than the CUDA of the installed libraries."""
+    supported, needed = _call("cudaDriverGetVersion"), _call("cudaRuntimeGetVersion")
+    if not supported:
+        raise EnginewrightError(NO_GPU)
+    if supported // 1000 < needed // 1000:
+        raise EnginewrightError(_too_old(supported, needed))
+
+
+def require_device() -> None:
+    """Refuse to go on where CUDA sees no GPU. CUDA_VISIBLE_DEVICES may hide all of them."""
+    if not _call("cudaGetDeviceCount"):
+        raise EnginewrightError(NO_DEVICE)
+
+
+def describe_device() -> tuple[str, str]:
+    """Return the GPU's name, which is that of the slice if the GPU is split (MIG), and its compute capability."""
+    found = _call("cudaGetDeviceProperties", 0)
+    name = found.name if isinstance(found.name, bytes) else bytes(found.name)
+    return name.split(b"\0")[0].decode(), f"{found.major}.{found.minor}"
+
+
+def supported_cuda() -> str:
+    """Return the version of CUDA that the driver goes up to."""
+    return _written(_call("cudaDriverGetVersion"))
+
+
+def free_memory() -> int:
+    """Return the bytes of the device that nobody uses."""
+    return int(_call("cudaMemGetInfo"))
+
+
+def require_memory(what: str) -> None:
+    """Refuse to begin with less than a library needs to say by itself that memory does not suffice."""
+    if (free := free_memory()) < LEAST_MEMORY:
+        raise EnginewrightError(
+            f"the GPU has {free / 1e6:.0f} MB of free memory, too little before {what}: end other programs that use it"
+        )
+
+
+def bus_address() -> str:
+    """Return the PCI address of the GPU that CUDA uses: CUDA_VISIBLE_DEVICES renumbers CUDA's GPUs and not NVML's."""
+    return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    status, *results = getattr(_cudart(), name)(*arguments)
+    if int(status):
+        raise EnginewrightError(_sentence(name, status))
+    return results[0] if results else None
+
+
+def _release(name: str, resource: Any) -> None:
+    """Free a resource without ever raising: after a fault every call fails, and the user must read of the fault."""
+    getattr(_cudart(), name)(resource)
+
+
+def _sentence(name: str, status: Any) -> str:
+    error = type(status)
+    if status == error.cudaErrorMemoryAllocation:
+        state, free, total = _cudart().cudaMemGetInfo()
+        have = "it is full" if int(state) else f"{free / 1e6:.0f} of its {total / 1e6:.0f} MB are free"
+        return f"the GPU is out of memory ({have}): lower build.profile.batch.max, or end other programs that use it"
+    if status == error.cudaErrorInsufficientDriver:
+        return _too_old(_cudart().cudaDriverGetVersion()[1], _cudart().cudaRuntimeGetVersion()[1])
+    if status == error.cudaErrorSystemDriverMismatch:
+        return "the NVIDIA driver was updated, and an older one is still loaded: restart the machine"
+    return NO_DEVICE if status == error.cudaErrorNoDevice else f"CUDA failed in {name}: {status.name}"
+
+
+def _too_old(supported: int, needed: int) -> str:
+    has = f"goes up to CUDA {_written(supported)}" if supported else "is not installed"
+    return f"the NVIDIA driver {has}, and CUDA {needed // 1000} is needed: install a driver of that generation"
+
+
+def _written(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _cudart() -> Any:
+    from cuda.bindings import runtime
+
+    return runtime

@@ -1,0 +1,114 @@
+"""Ask NVIDIA's management library what CUDA does not know: the driver, the memory that a process takes of the GPU, and
+its clocks and power. Nothing depends on it: some containers do not have it."""
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from statistics import median
+from typing import Any, NamedTuple, Self
+
+import pynvml
+
+from enginewright.engine.gpu.conditions import GpuConditions
+from enginewright.engine.gpu.cuda import bus_address
+
+SECONDS_BETWEEN_SAMPLES = 0.2
+THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, since it does not disturb a timing.
+    "power cap": "nvmlClocksEventReasonSwPowerCap",
+    "thermal": "nvmlClocksEventReasonSwThermalSlowdown",
+    "hardware thermal": "nvmlClocksThrottleReasonHwThermalSlowdown",
+    "hardware power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
+    "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
+}
+
+
+class Sample(NamedTuple):
+    """Clocks in MHz, power in watts, temperature in degrees Celsius."""
+
+    seconds: float
+    clock: int
+    memory_clock: int
+    power: float
+    temperature: int
+    throttled: str
+
+
+def driver_version() -> str:
+    """Return the version of the driver, or "unknown" where this library is missing or does not answer."""
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return "unknown"
+
+
+def process_megabytes() -> float | None:
+    """Return how much this process holds on the GPU, or None where the driver hides it, as in some containers."""
+    try:
+        pynvml.nvmlInit()
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(_handle())
+    except pynvml.NVMLError:
+        return None
+    held = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+    return float(held[0]) / 1e6 if held and held[0] else None
+
+
+class GpuSampler:
+    """Samples the GPU from a thread while it is entered as a context."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def conditions(self) -> GpuConditions | None:
+        """Sum up the samples. There are none, and the result is None, where a part of a GPU (MIG, vGPU) hides them."""
+        if not self.samples:
+            return None
+        clocks, power = [sample.clock for sample in self.samples], [sample.power for sample in self.samples]
+        throttled = Counter(reason for sample in self.samples for reason in sample.throttled.split("+") if reason)
+        return GpuConditions(
+            samples=len(self.samples),
+            clock_low=min(clocks),
+            clock_median=round(median(clocks)),
+            clock_high=max(clocks),
+            memory_clock=max(sample.memory_clock for sample in self.samples),
+            power_median=round(median(power), 1),
+            power_high=round(max(power), 1),
+            temperature_high=max(sample.temperature for sample in self.samples),
+            throttled={reason: round(count / len(self.samples), 3) for reason, count in throttled.items()},
+        )
+
+    def _watch(self) -> None:
+        try:
+            pynvml.nvmlInit()
+            gpu = _handle()
+            while not self._done.wait(SECONDS_BETWEEN_SAMPLES):
+                reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+                throttled = [name for name, flag in THROTTLE_REASONS.items() if reasons & getattr(pynvml, flag)]
+                sample = Sample(
+                    seconds=round(time.perf_counter() - self._started, 3),
+                    clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+                    memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+                    power=pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+                    temperature=pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+                    throttled="+".join(throttled),
+                )
+                self.samples.append(sample)
+        except pynvml.NVMLError as error:
+            print(f"the GPU's clocks and power are not sampled: {error}", file=sys.stderr)
+
+
+def _handle() -> Any:
+    return pynvml.nvmlDeviceGetHandleByPciBusId(bus_address())

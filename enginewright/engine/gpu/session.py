@@ -1,0 +1,269 @@
+"""Run an engine on a GPU: buffers that are allocated once, pinned host memory, one stream, graphs, device clocks. Only
+the executor differs between runtimes: it reads and writes addresses on a stream."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from itertools import accumulate, pairwise
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
+from enginewright.engine.gpu.scratch import Scratch
+from enginewright.engine.moments import Moments
+from enginewright.engine.runtimes import Arrays
+from enginewright.graph.interface import Blueprint, TensorSpec
+
+Shape = tuple[int, ...]
+Kept = TypeVar("Kept", "Growing", Buffer, Event, Pinned)
+NOT_KNOWN = -1  # a size of an output that follows from the values of the inputs
+
+
+class Executor(Protocol):
+    """The part of a session that belongs to a runtime."""
+
+    replays: bool  # whether it replays CUDA graphs by itself
+
+    def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> Mapping[str, Shape]:
+        """Accept the shapes of the inputs, and return those of the outputs, with -1 for what only a run can tell. The
+        values are of the inputs that hold sizes: arrays in the host's memory, which stay where they are."""
+
+    def place(self, addresses: Mapping[str, int]) -> None: ...
+
+    def let_grow(self, outputs: Mapping[str, "Growing"]) -> None:
+        """Place these outputs where there is room for them, once a run knows how large they are."""
+
+    def enqueue(self, stream: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Growing:
+    """The memory of an output that is as large as the values of the inputs make it."""
+
+    def __init__(self) -> None:
+        self.shape: Shape = ()
+        self.size = 0
+        self._held = ExitStack()
+
+    def reserve(self, size: int) -> int:
+        """Return the address of as many bytes, or more, on the device. What was there may be lost."""
+        size = max(size, 1)  # TensorRT takes no null pointer for an empty output either
+        if size > self.size:
+            self.close()
+            self.device = Buffer(size)
+            self._held.callback(self.device.close)
+            self.host = Pinned(size)
+            self._held.callback(self.host.close)
+            self.size = size
+        return self.device.address
+
+    def close(self) -> None:
+        self._held.close()
+        self.size = 0
+
+
+class DeviceSession:
+    def __init__(
+        self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool, scratch: Scratch | None = None
+    ) -> None:
+        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph.
+        `scratch` is memory that the executor computes in, and those of other sessions in their turns."""
+        self.replays = replay or executor.replays
+        self._stream, self._executor, self._replay, self._scratch = stream, executor, replay, scratch
+        self._interface, largest = blueprint.interface, blueprint.build.profile.at("max")
+        self._shapes: Mapping[str, Shape] = {}
+        self._graph: Graph | None = None
+        self._resources = ExitStack()
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close)
+            self._resources.callback(stream.close)
+            if scratch:
+                self._resources.callback(scratch.close)
+            self._resources.callback(executor.close)
+            widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
+            self._values = {name: self._stay(values) for name, values in self._interface.holding(largest).items()}
+            shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
+            self._growing = {name: self._keep(Growing()) for name, shape in shapes.items() if NOT_KNOWN in shape}
+            if self._growing and self.replays:
+                print(
+                    "the engine runs without a CUDA graph (inference.cuda_graph): the values of its inputs decide how "
+                    f"large {', '.join(self._growing)} will be",
+                    file=sys.stderr,
+                )
+                self._replay = self.replays = False
+            specs = tuple(spec for spec in specs if spec.name not in self._growing.keys() | self._values.keys())
+            self._room = {spec.name: _bytes(spec, shapes[spec.name]) for spec in specs}
+            self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
+            self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
+            self._resources.callback(self._drop_graph)
+            on_failure.pop_all()
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        for name, array in feeds.items():
+            if name in self._hosts:
+                self._hosts[name].view(array.dtype, array.shape)[...] = array
+        outputs = self._prepare(self._hosts, feeds)
+        for name, array in outputs.items():
+            self._stream.poison(self._buffers[name], array.nbytes)
+        for grown in self._growing.values():
+            if grown.size:
+                self._stream.poison(grown.device, grown.size)
+        self._launch()
+        return {name: array.copy() for name, array in self._fetch(outputs).items()}
+
+    def bind(self, feeds: Arrays) -> Callable[[], float]:
+        """Return a call that runs one inference with its copies, and returns the seconds between them on the device."""
+        hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
+
+        def call() -> float:
+            outputs = self._prepare(hosts, feeds)
+            self._stream.start_clock()
+            self._launch()
+            self._stream.stop_clock()
+            self._fetch(outputs)
+            return self._stream.clocked_seconds()
+
+        return call
+
+    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
+        """Return a call like that of `bind`, with an event between its parts. It costs the host more time, so that no
+        race uses it."""
+        hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
+        events = start, copying_in, computing, copying_out, done = [self._keep(Event()) for _ in range(5)]
+        self._stream.mark(start)
+        self._stream.synchronize()
+        started = time.perf_counter()
+
+        def call() -> Moments:
+            self._stream.mark(copying_in)
+            outputs = self._prepare(hosts, feeds)
+            self._stream.mark(computing)
+            enqueuing = time.perf_counter() - started
+            self._launch()
+            enqueued = time.perf_counter() - started
+            self._stream.mark(copying_out)
+            self._copy_out(outputs)
+            self._stream.mark(done)
+            self._stream.synchronize()
+            # CUDA counts in milliseconds of float32, which is exact for the parts, and not for all since the start.
+            parts = (later.seconds_after(earlier) for earlier, later in pairwise(events))
+            return Moments(enqueuing, enqueued, *accumulate(parts))
+
+        return call
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def _keep(self, resource: Kept) -> Kept:
+        self._resources.callback(resource.close)
+        return resource
+
+    def _stay(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+        return self._keep(Pinned.holding(values)).view(values.dtype, values.shape)
+
+    def _prepare(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        """Copy the inputs, prepare for their shapes, and return the arrays that the outputs will arrive in. The copies
+        come first: a new shape runs once here, and must not compute on arbitrary memory."""
+        for name, array in feeds.items():
+            if name in self._buffers:
+                self._stream.copy_in(hosts[name], self._buffers[name], array.nbytes)
+        shapes = {name: array.shape for name, array in feeds.items()}
+        if shapes != self._shapes or not all(np.array_equal(held, feeds[name]) for name, held in self._values.items()):
+            self._drop_graph()
+            self._shapes = {}  # so that a failure below makes the next call start anew
+            for name, held in self._values.items():
+                held[...] = feeds[name]
+            announced = self._announced(shapes)
+            self._require_room(announced)
+            self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
+            self._executor.let_grow(self._growing)
+            fixed = [spec for spec in self._interface.outputs if spec.name not in self._growing]
+            self._arrivals = {s.name: self._hosts[s.name].view(np.dtype(s.dtype), announced[s.name]) for s in fixed}
+            if self._replay:
+                self._launch()  # work that is done once per shape must not be captured
+                self._stream.synchronize()
+                self._capture()
+            self._shapes = shapes
+        return self._arrivals
+
+    def _capture(self) -> None:
+        """Capture the work. Some engines have operations that cannot be captured: they run without, as in trtexec."""
+        try:
+            self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
+        except EnginewrightError as error:
+            print(f"the engine runs without a CUDA graph (inference.cuda_graph): {error}", file=sys.stderr)
+            self._replay = self.replays = False
+
+    def _launch(self) -> None:
+        with self._scratch.turn(self._stream) if self._scratch else nullcontext():
+            if self._graph:
+                self._stream.launch(self._graph)
+            else:
+                self._executor.enqueue(self._stream.handle)
+
+    def _fetch(self, outputs: Arrays) -> Arrays:
+        arriving = self._copy_out(outputs)
+        self._stream.synchronize()
+        return arriving
+
+    def _copy_out(self, outputs: Arrays) -> Arrays:
+        """Return the arrays that all outputs arrive in, in the order of the interface."""
+        for name, array in outputs.items():
+            self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
+        if not self._growing:
+            return outputs
+        specs = self._interface.outputs
+        return {s.name: self._copy_grown(s) if s.name in self._growing else outputs[s.name] for s in specs}
+
+    def _copy_grown(self, spec: TensorSpec) -> NDArray[np.generic]:
+        grown = self._growing[spec.name]
+        self._require_fitting(spec, grown.shape, self._interface.sizes(self._shapes))
+        self._stream.copy_out(grown.device, grown.host, _bytes(spec, grown.shape))
+        return grown.host.view(np.dtype(spec.dtype), grown.shape)
+
+    def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
+        announced, sizes = dict(self._executor.announce(shapes, self._values)), self._interface.sizes(shapes)
+        for spec in self._interface.outputs:
+            self._require_fitting(spec, announced.get(spec.name), sizes)
+        return announced
+
+    def _require_fitting(self, spec: TensorSpec, found: Shape | None, sizes: Mapping[str, int]) -> None:
+        """Refuse a shape that the interface forbids, or whose batch only a run can tell."""
+        if found is not None and spec.fits(tuple(max(size, 0) for size in found), sizes):
+            return
+        if found and found[0] == NOT_KNOWN:
+            raise EnginewrightError(
+                f"output {spec.name} has the shape {found}: the values of the inputs may decide any size but the "
+                "first, which is the batch"
+            )
+        where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+        expected = tuple(sizes.get(str(size), size) for size in spec.shape)
+        raise EnginewrightError(
+            f"output {spec.name} would have shape {found} at {where}, and {expected} was "
+            "recorded when the engine was built: run `dvc repro` to build it again"
+        )
+
+    def _require_room(self, announced: Mapping[str, Shape]) -> None:
+        """Refuse an output that is larger than its buffer: it would be written over the memory behind it."""
+        for spec in self._interface.outputs:
+            if spec.name in self._room and _bytes(spec, announced[spec.name]) > self._room[spec.name]:
+                raise EnginewrightError(
+                    f"output {spec.name} would have shape {announced[spec.name]}, which is more than at the largest "
+                    "sizes of build.profile, that memory was taken for: set min, opt and max alike there"
+                )
+
+    def _drop_graph(self) -> None:
+        if self._graph:
+            self._graph.close()
+            self._graph = None
+
+
+def _bytes(spec: TensorSpec, shape: Shape) -> int:
+    return math.prod(shape) * np.dtype(spec.dtype).itemsize

@@ -1,0 +1,79 @@
+"""The runtimes behind one protocol. Each has a module of its own, the only one that imports its library."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright.core.params.inference import InferenceParams
+from enginewright.core.runtimes import RuntimeName
+from enginewright.engine.moments import Moments
+from enginewright.engine.record import Layer, LayerTime
+from enginewright.graph.interface import Blueprint
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class Session(Protocol):
+    """A loaded engine, for one inference at a time."""
+
+    replays: bool  # whether its kernels are launched as one CUDA graph
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]: ...
+
+    def bind(self, feeds: Arrays) -> Callable[[], object]:
+        """Place the feeds where the engine reads them; each call of the result is one complete inference. On a GPU that
+        includes the copies to it and back, and the call returns the seconds without them."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class ClockedSession(Session, Protocol):
+    """A session on a GPU."""
+
+    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
+        """Return a call like that of `bind`, which tells when each part of it began and ended."""
+
+
+class Runtime(Protocol):
+    """A library that builds engines and runs them, on the device 'cuda' or 'cpu'."""
+
+    def missing(self) -> str | None:
+        """Return why this runtime cannot be used here and what to install, or None if it can be used."""
+
+    def version(self) -> str: ...
+
+    def device(self) -> str: ...
+
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
+        """Write the engine's files into the folder. Return its layers as it will execute them, if they can be known."""
+
+    def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
+        """Open what `compile` wrote for the same blueprint, as many sessions as `requests`, to be used side by side."""
+
+    def trace(
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
+    ) -> list[LayerTime]:
+        """Return the layers with their median times. Profiling slows an engine down, so it is opened anew for that."""
+
+
+@cache
+def load_runtime(name: RuntimeName | str) -> Runtime:
+    """Import a runtime where it is used: its library takes a second, or may be missing."""
+    match name:
+        case "openvino":
+            from enginewright.engine.runtimes.openvino import OpenVINO
+
+            return OpenVINO()
+        case "onnxruntime":
+            from enginewright.engine.runtimes.onnxruntime import ONNXRuntime
+
+            return ONNXRuntime()
+        case _:
+            from enginewright.engine.runtimes.tensorrt import TensorRT
+
+            return TensorRT(name)

@@ -1,0 +1,162 @@
+"""The source model: the user's model as it is, with which every graph and engine made of it is compared."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from enginewright.cluster.spread import Work
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.model import ModelParams
+from enginewright.core.text import in_one_line
+from enginewright.data.feeds import Feeds, Outputs, Run
+from enginewright.data.parts import Part
+from enginewright.data.sample_set import SampleSet
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.check import check_at_each_size, check_graph
+from enginewright.model.call import call_model
+from enginewright.model.checkpoint import WEIGHTS_RECORD, load_model
+from enginewright.model.records import PYTORCH, Weights
+from enginewright.model.user_code import USER_ERRORS, describe_user_error, watched_files
+from enginewright.tasks.choose import misfit_of, task_of
+from enginewright.tasks.task import Task
+
+STEADY_LIMIT = 1e-5  # threads that sum in another order change a result by about 1e-7
+ALONE_LIMIT = 0.1  # far above what ranges that are found anew for each batch make of a quantized graph
+GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
+
+
+def open_source_model(weights: Path, threads: int = 0) -> Run:
+    given = weights / GIVEN_GRAPH
+    if not given.exists():
+        return partial(_run_or_explain, partial(run_model, load_model(weights)), describe_user_error)
+    try:
+        session = open_as_written(given, threads)
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        if newest := re.search(r"official support for domain ai\.onnx is till opset (\d+)", str(error)):
+            raise EnginewrightError(
+                "model.source: the file is of a newer opset than ONNX Runtime executes: export it with opset "
+                f"{newest[1]}, or convert it with onnx.version_converter"
+            ) from None
+        raise EnginewrightError(f"model.source: ONNX Runtime cannot open the file: {in_one_line(error)}") from None
+    return partial(_run_or_explain, partial(run_graph, session), in_one_line)
+
+
+@dataclass(frozen=True)
+class ModelWork(Work[Part, list[Outputs]]):
+    """Run the source model. Its code are the user's files that it is made of."""
+
+    weights: Path
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
+        if threads:
+            torch.set_num_threads(threads)
+        run = open_source_model(self.weights, threads)
+        yield lambda part: [run(feeds) for feeds in part.feeds()]
+
+
+def model_work(weights: Path) -> ModelWork:
+    if (weights / GIVEN_GRAPH).exists():
+        return ModelWork(weights)
+    source = ModelParams(source=Weights.read(weights / WEIGHTS_RECORD).model, arguments={})
+    return ModelWork(weights, code=watched_files(source.source) if source.is_factory else {})
+
+
+def made_by(weights: Path) -> str:
+    return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
+
+
+def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
+    """Run the model, and return floats of any size as float32; other types stay, and are refused later."""
+    with torch.inference_mode():  # on copies of the samples, since a model's forward may write into its inputs
+        outputs = call_model(model, {name: torch.tensor(array) for name, array in feeds.items()})
+        return {name: (each.float() if each.is_floating_point() else each).numpy() for name, each in outputs.items()}
+
+
+def require_runs(
+    run: Run, feeds: Feeds, samples: SampleSet, scores: str | None = None, boxes: BoxesParams | None = None
+) -> Outputs:
+    """Run a few samples, so that a model that refuses them or returns outputs that do not fit its task fails before
+    hours of work. `scores` and `boxes` are those of `model`."""
+    count = len(next(iter(feeds.values())))
+    try:
+        outputs = _run_or_explain(run, describe_user_error, feeds)
+    except EnginewrightError as error:
+        if (text := samples.manifest.text) and "index out of range" in str(error):
+            hint = f"The tokenizer of samples.text knows {text.vocabulary} tokens, and texts have up to "
+            hint += f"{text.how.longest}: one of its embeddings has fewer rows, as with the tokenizer of another model"
+            raise EnginewrightError(f"{error}\n{hint}") from None
+        holding = samples.manifest.values
+        if _accepts(run, _rows(feeds, slice(2), holding)) or not _accepts(run, _rows(feeds, slice(1), holding)):
+            raise
+        hint = "It takes a single sample: set min, opt and max of build.profile.batch to 1"
+        raise EnginewrightError(f"{error}\n{hint}") from None
+    for name, output in outputs.items():
+        if output.ndim == 0 or len(output) != count or not np.issubdtype(output.dtype, np.floating):
+            raise EnginewrightError(
+                f"model.source: output {name} is {output.dtype} of shape {output.shape}; "
+                f"it must be floats with the batch, here {count}, as first axis"
+            )
+        if not np.isfinite(output).all():
+            raise EnginewrightError(
+                f"model.source: output {name} holds NaN or infinity: are the weights whole, and are samples prepared "
+                "as the model was trained on them?"
+            )
+    manifest = samples.manifest
+    task = task_of(manifest.task, scores, manifest.class_names, boxes, manifest.preprocessing)
+    shapes = {name: each.shape for name, each in outputs.items()}
+    if why := misfit_of(task, shapes, samples.truth, manifest.class_names):
+        raise EnginewrightError(why)
+    return outputs
+
+
+def require_steady(run: Run, feeds: Sequence[Feeds], outputs: Sequence[Outputs]) -> None:
+    """Refuse a model that returns random values, since no graph can agree with it."""
+    again = [_run_or_explain(run, describe_user_error, each) for each in feeds]
+    failure = "model.source: the model answers the same samples differently each time"
+    check_at_each_size(outputs, again, STEADY_LIMIT, failure)
+
+
+def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs, task: Task, holding: Collection[str] = ()) -> None:
+    """Refuse a model that answers the last sample of a batch otherwise when it is alone, as a graph does that was
+    exported from a batch of one with a loop or an index for it. Validation would blame the engine. The inputs `holding`
+    sizes have no rows."""
+    count = len(next(iter(feeds.values())))
+    alone = _run_or_explain(run, describe_user_error, _rows(feeds, slice(-1, None), holding))
+    check_graph(
+        *task.comparable(alone, {name: array[-1:] for name, array in outputs.items()}),
+        ALONE_LIMIT,
+        f"model.source: the answer for a sample depends on the others of its batch, here of {count}, as of a file that "
+        "was exported for batches of one: set min, opt and max of build.profile.batch, and benchmark.batches, to 1",
+    )
+
+
+def _accepts(run: Run, feeds: Feeds) -> bool:
+    with suppress(EnginewrightError):
+        return bool(_run_or_explain(run, describe_user_error, feeds))
+    return False
+
+
+def _rows(feeds: Feeds, rows: slice, holding: Collection[str]) -> Feeds:
+    return {name: array if name in holding else array[rows] for name, array in feeds.items()}
+
+
+def _run_or_explain(run: Run, explain: Callable[[BaseException], str], feeds: Feeds) -> Outputs:
+    try:
+        return run(feeds)
+    except EnginewrightError:
+        raise
+    except USER_ERRORS as error:
+        raise EnginewrightError(f"model.source: the model fails on {_shapes(feeds)}: {explain(error)}") from None
+
+
+def _shapes(arrays: Mapping[str, np.ndarray]) -> str:
+    return ", ".join(f"{name} {array.shape}" for name, array in arrays.items())

@@ -1,0 +1,30 @@
+"""Make ready for `dvc repro`: check params.yaml, which DVC's own messages say less of, and mend what a kill left."""
+
+import sys
+from pathlib import Path
+
+from enginewright.core.errors import sentence_of
+from enginewright.core.process import outlive_crashes
+
+
+def make_ready() -> None:
+    from enginewright.core.params.all import Params
+    from enginewright.core.version import require_new_enough, upgrade_hint
+    from enginewright.pipeline.after_a_kill import mend_after_a_kill
+    from enginewright.pipeline.after_a_power_cut import mend_after_a_power_cut
+
+    require_new_enough()
+    if hint := upgrade_hint():
+        print(hint, file=sys.stderr)
+    Params.read()
+    for sentence in (*mend_after_a_kill(Path()), *mend_after_a_power_cut(Path())):
+        print(sentence, file=sys.stderr)
+
+
+outlive_crashes("params.yaml")  # such as the reader of YAML, on thousands of brackets within each other
+try:
+    make_ready()
+except Exception as error:
+    if said := sentence_of(error):
+        sys.exit(said)
+    raise

@@ -1,0 +1,166 @@
+"""Everything the pipeline measured, one entry per precision."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from enginewright.accuracy.records import Validation
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.precisions import QUANTIZED
+from enginewright.engine.folder import read_refusal
+from enginewright.engine.machine import Machine
+from enginewright.engine.record import EngineRecord
+from enginewright.mixing.records import MIX, Mix
+from enginewright.quantization.conversion import Conversion
+from enginewright.quantization.floats import Left
+from enginewright.regression.measurements import Measured
+from enginewright.speed.engines_race import EnginesRace, Times
+from enginewright.speed.records import ENGINE, Benchmark, Latency, Ratio, Throughput, Trace
+
+MOST_DEVIATION = 1.1  # how many times one rate may be the other if the race and the throughput pass agree
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The engine of one precision, and what was measured of it."""
+
+    engine: EngineRecord
+    validation: Validation
+    benchmark: Benchmark
+    trace: Trace
+    mix: Mix | None = None  # of the precision best
+    floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
+
+    @property
+    def precision(self) -> str:
+        return self.engine.precision
+
+    @property
+    def delivers(self) -> bool:
+        """Tell whether it is faster than what it is mixed of, as far as a race can tell; what is no mix always is."""
+        return self.mix is None or self.mix.delivers
+
+    @property
+    def measured(self) -> Measured:
+        return Measured(
+            precision=self.precision,
+            engine_bytes=self.engine.bytes,
+            files=self.engine.files,
+            executed_as_asked=self.engine.share_as_asked,
+            asked_by=self.engine.onnx_sha256,
+            validation=self.validation,
+            benchmark=self.benchmark,
+        )
+
+    def latency(self, batch: int, contender: str = ENGINE) -> Latency:
+        return next(entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender))
+
+    def throughputs(self, batch: int) -> list[Throughput]:
+        """Return what the throughput pass measured at a batch size, the fewest requests in flight first."""
+        return sorted((each for each in self.benchmark.throughput if each.batch == batch), key=lambda one: one.requests)
+
+    def images_per_second(self, measured: Throughput) -> float:
+        """Return the rate: with one request in flight that of the race, with several that of the throughput pass."""
+        return self.latency(measured.batch).images_per_second if measured.requests == 1 else measured.images_per_second
+
+    def gain(self, measured: Throughput) -> float:
+        """Return how many times the rate of one request this is. Both took turns in the throughput pass."""
+        return measured.images_per_second / self.throughputs(measured.batch)[0].images_per_second
+
+    def contradicts_race(self, measured: Throughput) -> bool:
+        """Tell whether the throughput pass and the race found different rates for one request in flight."""
+        in_pass = self.throughputs(measured.batch)[0].images_per_second
+        times = in_pass / self.latency(measured.batch).images_per_second
+        return not 1 / MOST_DEVIATION <= times <= MOST_DEVIATION
+
+    def ratio(self, batch: int, baseline: str) -> Ratio:
+        return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))
+
+
+@dataclass(frozen=True)
+class Findings:
+    machine: Machine
+    precisions: tuple[Evidence, ...]
+    race: EnginesRace
+    refused: Mapping[str, str] = field(default_factory=dict)  # by precision: why there is no engine of it
+
+    @property
+    def kind(self) -> str:
+        """Return what the samples are called."""
+        return self.precisions[0].validation.kind
+
+    @property
+    def batches(self) -> list[int]:
+        return list(dict.fromkeys(entry.batch for entry in self.precisions[0].benchmark.latencies))
+
+    @property
+    def baselines(self) -> list[str]:
+        return list(dict.fromkeys(entry.baseline for entry in self.precisions[0].benchmark.ratios))
+
+    @property
+    def throughput_contradicts_race(self) -> bool:
+        return any(entry.contradicts_race(one) for entry in self.precisions for one in entry.benchmark.throughput)
+
+    @property
+    def floats(self) -> list[Evidence]:
+        """Return the precisions that are not quantized and did not run as another type."""
+        return [one for one in self.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
+
+    @property
+    def tuned_batch(self) -> int:
+        """Return the batch size of the race, at which speeds are quoted."""
+        return self.race.batch
+
+    def quoted(self, entry: Evidence) -> Times:
+        """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
+        return self.race.times(entry.precision, self.baselines[0])
+
+    def times(self, one: Evidence, other: Evidence) -> Times:
+        """Return how many times as fast one engine is as another."""
+        return self.race.times(one.precision, other.precision)
+
+
+def curve_over_sizes(entry: Evidence, contender: str) -> list[tuple[float, float]]:
+    """Return the sizes of an axis of the user's, and the median latency of a contender at each."""
+    return [
+        (each.size, one.p50) for each in entry.benchmark.sizes for one in each.latencies if one.contender == contender
+    ]
+
+
+def gather_findings(
+    precisions: Sequence[str],
+    engines: Path,
+    validation: Path,
+    benchmark: Path,
+    trace: Path,
+    race: Path,
+    machine: Path,
+    converted: Path,
+) -> Findings:
+    """Read the listed precisions, not whatever the folders hold: a precision that was dropped leaves its files."""
+    refused = {name: refusal.why for name in precisions if (refusal := read_refusal(engines / name))}
+    if refused.keys() >= set(precisions):
+        raise EnginewrightError(f"no precision was built: {'; '.join(refused.values())}")
+    found = tuple(
+        Evidence(
+            EngineRecord.read(engines / name / "engine.json"),
+            Validation.read(validation / f"{name}.json"),
+            Benchmark.read(benchmark / name / "summary.json"),
+            Trace.read(trace / f"{name}.json"),
+            Mix.read(found) if (found := converted / name / MIX).exists() else None,
+            Conversion.read(converted / name / "convert.json").floats,
+        )
+        for name in precisions
+        if name not in refused
+    )
+    sets = [[(ratio.baseline, ratio.batch) for ratio in entry.benchmark.ratios] for entry in found]
+    for entry, its_set in zip(found, sets, strict=True):
+        if its_set != sets[0]:
+            raise EnginewrightError(
+                f"{benchmark}: {entry.precision} was raced against other baselines or at other batch sizes than "
+                f"{found[0].precision}; run `dvc repro` to measure again"
+            )
+    raced = EnginesRace.read(race)
+    if missing := {entry.precision for entry in found} - raced.milliseconds.keys():
+        raise EnginewrightError(f"{race} lacks {', '.join(sorted(missing))}; run `dvc repro` to race all engines")
+    return Findings(Machine.read(machine), found, raced, refused)

@@ -1,0 +1,71 @@
+"""Pictures of speed and error from night to night, two for each machine and model."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+from markupsafe import Markup
+
+from enginewright.regression.changes import Outcome
+from enginewright.regression.history import GATE
+from enginewright.report.page.charts import Axes, Curve, Dot, draw_curves
+from enginewright.report.page.scales import Scale, decades, from_zero, short
+from enginewright.report.page.svg import Figure
+from enginewright.report.trend import LEAST_ERROR
+
+MOST_DRAWN = 60  # nights of a machine and model
+LOOKS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed", GATE: "failed"}
+
+
+class Trend(NamedTuple):
+    setting: str
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
+class Dates(Scale):
+    """A scale of nights side by side. A picture has room for three dates."""
+
+    dates: tuple[str, ...] = ()
+
+    @property
+    def ticks(self) -> list[float]:
+        return [float(place) for place in sorted({0, (len(self.dates) - 1) // 2, len(self.dates) - 1})]
+
+    def tick_label(self, tick: float) -> str:
+        return self.dates[int(tick)]
+
+
+def draw_trends(rows: pd.DataFrame) -> list[Trend]:
+    """Draw the rows that trend_rows makes."""
+    settings = rows.groupby("setting", sort=False)
+    return [Trend(str(setting), _pictures(f"nights-{number}", of)) for number, (setting, of) in enumerate(settings)]
+
+
+def _pictures(key: str, rows: pd.DataFrame) -> tuple[Figure, ...]:
+    dates = sorted(rows["date"].unique())[-MOST_DRAWN:]
+    nights = Dates(0, max(1, len(dates) - 1), dates=tuple(f"{date:%Y-%m-%d}" for date in dates))
+    latest = rows[rows["date"].isin(dates)].assign(night=lambda found: found["date"].map(dates.index))
+    speed = Axes(nights, from_zero(latest["speedup"]), "", "times PyTorch, mean of batch sizes")
+    error = Axes(nights, decades(latest["relative_error"], LEAST_ERROR), "", "relative error of the logits")
+    return (
+        Figure("Higher is faster", _curves(f"{key}-speed", latest, "speedup", speed)),
+        Figure("Lower is closer to PyTorch", _curves(f"{key}-error", latest, "relative_error", error)),
+    )
+
+
+def _curves(key: str, rows: pd.DataFrame, figure: str, axes: Axes) -> Markup:
+    """Draw a curve for each precision. The fastest of the last night stands out."""
+    last = rows.groupby("precision", sort=False).last()
+    curves = []
+    for precision, nights in rows.groupby("precision", sort=False):
+        points = tuple(zip(nights["night"], nights[figure], strict=True))
+        look = "strong" if precision == last["speedup"].idxmax() else "plain"
+        dots = [
+            Dot(*point, LOOKS.get(verdict, look), f"{axes.x.tick_label(point[0])}: {short(point[1])}, {verdict}")
+            for point, verdict in zip(points, nights["verdict"], strict=True)
+            if verdict in LOOKS or point is points[-1]
+        ]
+        curves.append(Curve(str(precision), points, look, tuple(dots)))
+    figures = "; ".join(f"{name} {short(row[figure])}, {row['verdict']}" for name, row in last.iterrows())
+    return draw_curves(key, f"{axes.beside}, night by night", f"The last night of each: {figures}.", curves, axes)

@@ -1,0 +1,167 @@
+"""The verdict: the precision to ship, and the reason for it. All of it reads the one race of all engines."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from enginewright.core.params.precisions import MustPay
+from enginewright.core.text import file_size
+from enginewright.report.evidence import Evidence, Findings
+from enginewright.report.payoff import too_slow
+from enginewright.report.wording import metric_beside
+from enginewright.speed.records import baseline_title
+
+AS_FAST = 1.05  # an engine that is surely not slower than by this is as fast
+WHILE_DISTURBED = 1.1  # how many times as fast an engine must surely be where others used the machine during the race
+RAN_AS = "ran as"
+MEASURE_AGAIN = "dvc repro --force --single-item race && dvc repro"
+
+
+class Choice(NamedTuple):
+    """Hold what the race says of the engines that may be shipped."""
+
+    engine: Evidence  # the one to ship, or one to offer where none is surely the fastest
+    fastest: Evidence  # as measured
+    as_fast: tuple[Evidence, ...]  # others that surely are as fast
+    rivals: tuple[Evidence, ...]  # others that the race cannot tell from the fastest
+
+    @property
+    def is_sure(self) -> bool:
+        return not self.rivals
+
+
+def choose(findings: Findings) -> Choice | None:
+    """Choose the fastest engine; of several that are surely as fast, the one closest to PyTorch. Where others cannot be
+    told from the fastest, choose the one with the least drop, or else the smallest."""
+    if not (passed := shippable(findings)):
+        return None
+    fastest = max(passed, key=lambda entry: findings.quoted(entry).median)
+    others = [entry for entry in passed if entry is not fastest]
+    as_fast = tuple(entry for entry in others if findings.times(fastest, entry).high <= AS_FAST)
+    rivals = tuple(entry for entry in others if entry not in as_fast and not is_faster(findings, fastest, entry))
+    if rivals:
+        return Choice(min([fastest, *as_fast, *rivals], key=_loss), fastest, as_fast, rivals)
+    closest = min([fastest, *as_fast], key=lambda entry: entry.validation.engine_against_pytorch.relative)
+    return Choice(closest, fastest, as_fast, ())
+
+
+def is_faster(findings: Findings, one: Evidence, other: Evidence) -> bool:
+    """Tell whether one engine is surely faster than another, and by so much that it counts."""
+    times = findings.times(one, other)
+    return times.low > (WHILE_DISTURBED if findings.race.disturbed else 1.0) and times.high > AS_FAST
+
+
+def recommend(findings: Findings) -> Evidence | None:
+    """Return the engine to ship. There is none where no precision may be shipped, or the race cannot tell which."""
+    choice = choose(findings)
+    return choice.engine if choice and choice.is_sure else None
+
+
+def _loss(entry: Evidence) -> tuple[float, int]:
+    return _drop(entry), entry.engine.bytes
+
+
+def _drop(entry: Evidence) -> float:
+    main = entry.validation.main
+    return round(max(main.drop, 0.0), 4) if main else 0.0
+
+
+def shippable(findings: Findings) -> list[Evidence]:
+    return [
+        entry
+        for entry in findings.precisions
+        if entry.validation.passed and entry.engine.runs_its_precision and entry.delivers
+    ]
+
+
+def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
+    if failures.get(entry.precision):
+        return "failed"
+    if entry.validation.not_enough_samples:
+        return "not sure"
+    if entry.mix and not entry.delivers:
+        return f"is {entry.mix.made_as}" if entry.mix.is_one else "not raced"
+    return "passed" if entry.engine.runs_its_precision else f"{RAN_AS} {entry.engine.ran_as}"
+
+
+def doubt(findings: Findings, choice: Choice) -> str:
+    """Say which engines cannot be told apart, and which one is offered meanwhile; nothing if the choice is sure."""
+    if choice.is_sure:
+        return ""
+    names = [entry.precision for entry in (choice.fastest, *choice.rivals)]
+    *first, last = names
+    times = ", ".join(
+        f"{choice.fastest.precision} {_interval(findings, choice.fastest, rival)} times as fast as {rival.precision}"
+        for rival in choice.rivals
+    )
+    because = f" ({'; '.join(findings.race.disturbed)})" if findings.race.disturbed else ""
+    return (
+        f"{', '.join(first)} and {last} cannot be told apart on this machine today{because}: {times}. "
+        f"Run it when it is idle: `{MEASURE_AGAIN}`. Meanwhile {choice.engine.precision} is offered, {_merit(choice)}."
+    )
+
+
+def _merit(choice: Choice) -> str:
+    others = [entry for entry in (choice.fastest, *choice.rivals) if entry is not choice.engine]
+    if all(_drop(choice.engine) < _drop(entry) for entry in others):
+        return f"whose {choice.engine.validation.metric} is the best of them"
+    return f"whose engine is the smallest of them, {file_size(choice.engine.engine.bytes)}"
+
+
+def why(findings: Findings, choice: Choice) -> str:
+    """Say what sets the choice apart from the other precisions that may be shipped."""
+    chosen, others = choice.engine, [entry for entry in shippable(findings) if entry is not choice.engine]
+    if not choice.is_sure:
+        return ""
+    if not others:
+        return "It is the only precision that stayed within its thresholds and did not run as another type."
+    if choice.as_fast:
+        names = [entry.precision for entry in (choice.fastest, *choice.as_fast) if entry is not chosen]
+        are = "is" if len(names) == 1 else "are"
+        return f"{' and '.join(names)} {are} as fast, and {chosen.precision} is closer to PyTorch."
+    next_one = min(others, key=lambda entry: findings.times(chosen, entry).median)
+    gain = f"{findings.times(chosen, next_one).median:.2f} times ({_interval(findings, chosen, next_one)}) as fast"
+    of_all = f"the {len(others) + 1} precisions that may be shipped"
+    return f"It is the fastest of {of_all}, {gain} as the next, {next_one.precision}."
+
+
+def _interval(findings: Findings, one: Evidence, other: Evidence) -> str:
+    times = findings.times(one, other)
+    return f"{times.low:.2f} to {times.high:.2f}"
+
+
+def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> dict[str, tuple[str, ...]]:
+    """Return by precision the broken thresholds, and the speed that is not worth the loss."""
+    slow = too_slow(findings, must_pay)
+    judged = {
+        entry.precision: entry.validation.broken + ((slow[entry.precision],) if entry.precision in slow else ())
+        for entry in findings.precisions
+    }
+    return judged | {name: (slow[name],) for name in findings.refused if name in slow}
+
+
+def sentence(findings: Findings) -> str:
+    if not (choice := choose(findings)):
+        if any(entry.validation.not_enough_samples for entry in findings.precisions):
+            return "**Ship none of them:** samples are too few to be sure of any, as validation.must_be_sure asks."
+        return "**Ship none of them:** no precision stayed within its thresholds."
+    chosen, baseline = choice.engine, baseline_title(findings.baselines[0])
+    ratio, validation = findings.quoted(chosen), chosen.validation
+    opening = (
+        f"**Ship {chosen.precision}:**" if choice.is_sure else f"**Measure again:** {doubt(findings, choice)} It is"
+    )
+    agreed, agreement = validation.agreement, ""
+    if agreed:
+        agreement = f", and the same answer as {validation.reference} for {agreed.share:.2%} of {agreed.among}"
+    return (
+        f"{opening} {ratio.median:.2f} times as fast as {baseline} at batch {findings.tuned_batch} "
+        f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
+        f"{metric_beside(validation)}{agreement}. "
+        f"The engine takes {chosen.engine.size_in_words}.{disturbance(findings, choice)}"
+    )
+
+
+def disturbance(findings: Findings, choice: Choice) -> str:
+    """Say what took the machine during a race whose choice is sure all the same."""
+    if not choice.is_sure or not findings.race.disturbed:
+        return ""
+    return f" During the race {'; '.join(findings.race.disturbed)}: the choice holds, and figures may move."

@@ -1,0 +1,326 @@
+"""Detection: outputs with boxes and their scores, before boxes of the same object are dropped."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright.core.params.boxes import CHOSEN_ALREADY, OF_QUERIES, BoxesParams
+from enginewright.core.params.model import NO_SCORES
+from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.data.feeds import Outputs
+from enginewright.tasks.average_precision import Matches, match_all, mean_average_precision
+from enginewright.tasks.boxes import CHOSEN, PAIRS, Rows, find_boxes, overlaps
+from enginewright.tasks.classification import name_of
+from enginewright.tasks.task import Metric, Places, Shapes, Shown, Statistics, Task, Truth
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+SINGLES = ("yolov8", "yolov5", "end_to_end")  # forms of one output
+CHOSEN_OUTPUTS = ("boxes", "scores", "classes", "count")  # of an engine that chooses itself
+SAME_PLACE = 0.5  # the overlap from which on two boxes mean the same object
+STILL_SEEN = 0.5  # of a box's score that the other model's box needs to count as found
+MOST_AT_THE_END = 1000  # boxes of a model that selects them itself
+
+
+class Layout(NamedTuple):
+    """The outputs that have boxes and scores, and their form."""
+
+    form: str
+    boxes: str
+    scores: str | None = None  # None: the same output
+    others: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.boxes,) if self.scores is None else (self.boxes, self.scores, *self.others)
+
+
+class Detection(Task):
+    metrics = (
+        Metric("mAP", partial(mean_average_precision, levels=slice(None))),
+        Metric("mAP50", partial(mean_average_precision, levels=slice(1)), in_steps=True),
+    )
+    agreement, answers = "box agreement", "the boxes of "
+    lacking = "no boxes are known, or no output has them"
+
+    def __init__(
+        self,
+        output: str | None,
+        class_names: Sequence[str],
+        how: BoxesParams | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """`size` is the height and width of the model's input, if it takes images."""
+        self._asked, self._names, self._how, self.size = output, class_names, how or BoxesParams(), size
+
+    def reads(self, shapes: Shapes) -> str | None:
+        found = self.layout(shapes)
+        return found and (found.scores or found.boxes)
+
+    def layout(self, shapes: Shapes) -> Layout | None:
+        """Return the only way in which the outputs can be read."""
+        possible = self._layouts(shapes)
+        return possible[0] if len(possible) == 1 else None
+
+    def settings(self, form: str) -> BoxesParams:
+        """Return how boxes of this form are read, with nothing left to find out."""
+        unit = self._how.unit if self._how.unit != "auto" else "shares" if form in OF_QUERIES else "pixels"
+        if form == CHOSEN and self._how.chooses_in_graph:  # which decodes them, too
+            unit = "pixels"
+        return self._how.model_copy(update={"form": form, "unit": unit})
+
+    @property
+    def chooses_in_graph(self) -> bool:
+        return self._how.chooses_in_graph
+
+    def _layouts(self, shapes: Shapes) -> list[Layout]:
+        tables = {name: shape for name, shape in shapes.items() if len(shape) == 3}
+        pairs = [
+            Layout(form, boxes, scores)
+            for boxes, shape in tables.items()
+            for scores, other in tables.items()
+            if boxes != scores and shape[2] == 4 and _same(shape[1], other[1])
+            for form in (self._forms(PAIRS) if self._how.form != "auto" else self._pair_forms(scores, other[2]))
+            if self._fits(form, other)
+        ]
+        if len(pairs) > 1:  # of four classes, scores look like boxes
+            pairs = [pair for pair in pairs if "box" in pair.boxes.lower() and "box" not in str(pair.scores).lower()]
+        singles = [
+            Layout(form, name)
+            for name, shape in tables.items()
+            for form in self._forms(SINGLES)
+            if self._fits(form, shape)
+        ]
+        found = self._chosen(shapes) or pairs or singles
+        return [each for each in found if self._asked is None or self._asked in each.outputs]
+
+    def _chosen(self, shapes: Shapes) -> list[Layout]:
+        """Return how boxes are read that the model has chosen already. The names say which numbers are which."""
+        named = {
+            meaning: [name for name in shapes if any(word in name.lower() for word in words)]
+            for meaning, words in {"classes": ("class", "label"), "count": ("count", "num")}.items()
+        }
+        return [
+            Layout(CHOSEN, boxes, scores, (classes, count))
+            for boxes, shape in shapes.items()
+            for classes in named["classes"]
+            for count in named["count"]
+            for scores in shapes.keys() - {boxes, classes, count}
+            if len(shape) == 3 and shape[2] == 4 and len(shapes[scores]) == len(shapes[classes]) == 2
+            if _same(shape[1], shapes[scores][1]) and _same(shape[1], shapes[classes][1])
+            if tuple(shapes[count][1:]) == (1,)
+        ]
+
+    def _forms(self, known: Sequence[str]) -> list[str]:
+        return [form for form in known if self._how.form in ("auto", form)]
+
+    def _pair_forms(self, scores: str, columns: object) -> list[str]:
+        """Return what the name of the scores says. DETR has one class more, which means nothing."""
+        if "logit" not in scores.lower():
+            return ["xyxy"]
+        return ["rtdetr"] if columns == len(self._names) else ["detr"]
+
+    def _fits(self, form: str, shape: Sequence[object]) -> bool:
+        """Tell whether an output with scores has the shape that this form has for the known number of classes."""
+        _, rows, columns = shape
+        classes = len(self._names)
+        match form:
+            case "end_to_end":
+                return columns == 6 and not (isinstance(rows, int) and rows > MOST_AT_THE_END)
+            case "yolov8":
+                return _counts(rows, classes and classes + 4, 5) and not (not classes and _more(rows, columns))
+            case "yolov5":
+                return _counts(columns, classes and classes + 5, 6) and not (not classes and _more(columns, rows))
+            case "detr":
+                return _counts(columns, classes and classes + 1, 2)
+            case _:
+                return _counts(columns, classes, 1)
+
+    def misfit(self, shapes: Shapes, truth: Truth | None) -> str | None:
+        if self._asked == NO_SCORES:
+            return None
+        if (found := self.layout(shapes)) is None:
+            return self._unread(shapes)
+        if truth is None or not truth.size:
+            return None
+        largest = int(truth[:, :, 0].max())
+        classes = self._classes(found, shapes)
+        if isinstance(classes, int) and largest >= classes:
+            return (
+                f"samples.source: a box has the class {largest}, and output {self.reads(shapes)} has {classes} classes"
+            )
+        return None
+
+    def _unread(self, shapes: Shapes) -> str:
+        several = self._layouts(shapes)
+        if len({layout.form for layout in several}) > 1:
+            forms = " or ".join(sorted({layout.form for layout in several}))
+            return f"model.boxes.form: output {several[0].boxes} may be {forms}: say which"
+        if several:
+            named = ", ".join(" with ".join(layout.outputs) for layout in several)
+            return f"model.scores: boxes may be {named}: name the output with the scores"
+        if near := self._nearly(shapes):
+            return near
+        classes = f"{len(self._names)} classes" if self._names else "each class"
+        wanted = "" if self._how.form == "auto" else f" in the form {self._how.form}"
+        return (
+            f"task: no outputs have boxes{wanted} with scores of {classes}: (N, boxes, 4) beside (N, boxes, classes), "
+            "or YOLO's (N, 4 + classes, boxes), (N, boxes, 5 + classes) or (N, boxes, 6); model.boxes.form says which. "
+            f"Name another task, or set model.scores: {NO_SCORES} to judge errors alone"
+        )
+
+    def _nearly(self, shapes: Shapes) -> str | None:
+        """Say what would be read if the form were found by itself, or if the number of classes did not count."""
+        free = self._how.model_copy(update={"form": "auto"})
+        if self._how.form != "auto" and (found := Detection(self._asked, self._names, free).layout(shapes)):
+            return f"model.boxes.form: output {found.boxes} is not {self._how.form}, and may be {found.form}: set auto"
+        found = Detection(self._asked, (), free).layout(shapes) if self._names else None
+        known = found and self._classes(found, shapes)
+        if not found or not known:
+            return None
+        return (
+            f"samples.source has {len(self._names)} classes, and output {found.scores or found.boxes} has {known}, if "
+            f"it is {found.form}: samples.class_names lists all classes of the model, in its order"
+        )
+
+    def _classes(self, layout: Layout, shapes: Shapes) -> object:
+        return None if layout.form in CHOSEN_ALREADY else self.counts(layout, shapes)[1]
+
+    def counts(self, layout: Layout, shapes: Shapes) -> tuple[Any, Any]:
+        """Return how many boxes and classes the outputs of a form have that is not chosen."""
+        _, rows, columns = shapes[layout.scores or layout.boxes]
+        taken = {"yolov8": 4, "yolov5": 5, "detr": 1}.get(layout.form, 0)
+        counted, boxes = (rows, columns) if layout.form == "yolov8" else (columns, rows)
+        return boxes, counted - taken if isinstance(counted, int) else None
+
+    def _found(self, outputs: Outputs) -> Iterator[Rows] | None:
+        """Return the boxes of each sample, or None if the outputs hold none."""
+        layout = self.layout({name: values.shape for name, values in outputs.items()})
+        if layout is None:
+            return None
+        how, arrays = self.settings(layout.form), [outputs[name] for name in layout.outputs]
+        return (find_boxes(of_one, how, self.size) for of_one in zip(*arrays, strict=True))
+
+    def choose(self, outputs: Outputs) -> Outputs:
+        """Return the boxes of each sample as an engine does that chooses them itself: in rows of which the first ones
+        count, and the others are zero."""
+        if (found_in_each := self._found(outputs)) is None:
+            return outputs  # of which the stage export says what they lack
+        chosen = np.zeros((len(next(iter(outputs.values()))), self._how.most, 6), np.float32)
+        counts = np.zeros((len(chosen), 1), np.float32)
+        for rows, count, found in zip(chosen, counts, found_in_each, strict=True):
+            rows[: len(found)], count[:] = found, len(found)
+        return dict(zip(CHOSEN_OUTPUTS, (chosen[..., :4], chosen[..., 4], chosen[..., 5], counts), strict=True))
+
+    def comparable(self, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+        """Return boxes that the model has chosen, those of both models in one order: two of nearly the same score
+        often swap places. A box that only one of them has counts by its score, for which the other has zero."""
+        layout = self.layout({name: values.shape for name, values in wanted.items()})
+        one, other = self._found(wanted), self._found(got)
+        if layout is None or layout.form not in CHOSEN_ALREADY or one is None or other is None:
+            return wanted, got
+        rows = np.zeros((2, len(wanted[layout.boxes]), 2 * self._how.most, 5))
+        for place, both in enumerate(zip(one, other, strict=True)):
+            for side, found in enumerate(_side_by_side(*both)):
+                rows[side, place, : len(found)] = found
+        first, second = ({"boxes": each[..., :4], "scores": each[..., 4]} for each in rows)
+        return first, second
+
+    def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Matches]:
+        if (found := self._found(outputs)) is None:
+            return []
+        matches = match_all(zip(found, (truth[place] for place in places), strict=True))
+        return [matches] * len(self.metrics)
+
+    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+        """Return for each sample the share of sure boxes, of PyTorch and of the engine, that the other one has, too. It
+        need not be sure of them: a score that moves from just above the limit to just below is the same answer."""
+        one, other = self._found(wanted), self._found(got)
+        if one is None or other is None:
+            return None
+        return np.array([self._share_of_same(*both) for both in zip(one, other, strict=True)], np.float64)
+
+    def _share_of_same(self, wanted: Rows, got: Rows) -> float:
+        same = (overlaps(wanted, got) >= SAME_PLACE) & (wanted[:, 5:6] == got[:, 5])
+        scores, others = wanted[:, 4:5], got[:, 4]
+        seen = same & (others >= STILL_SEEN * scores), same & (scores >= STILL_SEEN * others)
+        sure = np.concatenate([scores[:, 0] >= self._how.sure, others >= self._how.sure])
+        return float(np.concatenate([seen[0].any(axis=1), seen[1].any(axis=0)])[sure].mean()) if sure.any() else 1.0
+
+    def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
+        for rows in self._found(outputs) or ():
+            yield self._shown(rows[rows[:, 4] >= self._how.sure].astype(np.float64), top)
+
+    def _shown(self, rows: NDArray[np.float64], top: int) -> Shown:
+        boxes = [
+            {
+                "class": name_of(self._names, int(row[5])),
+                "index": int(row[5]),
+                "score": round(float(row[4]), 6),
+                "box": [round(float(value), 2) for value in row[:4]],
+            }
+            for row in rows
+        ]
+        return Shown(text_of(boxes, top), {"boxes": boxes}, top)
+
+    def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
+        """Return the boxes in pixels of the image itself, which they do not leave."""
+        from enginewright.data.preprocessing import place
+
+        scale, shift = (np.array(each * 2) for each in place(size, how))
+        boxes = []
+        for found in shown.fields["boxes"]:
+            corners = np.clip((np.array(found["box"]) - shift) / scale, 0, np.array(size * 2))
+            boxes.append(found | {"box": [round(value, 1) for value in corners.tolist()]})
+        return Shown(text_of(boxes, shown.top), {"boxes": boxes}, shown.top)
+
+    def draw(self, image: "Image.Image", shown: Shown) -> "Image.Image":
+        from enginewright.tasks.pictures import draw_boxes
+
+        return draw_boxes(image, shown.fields["boxes"])
+
+
+def _side_by_side(one: Rows, other: Rows) -> tuple[Rows, Rows]:
+    """Return corners and scores of the boxes of both, the same box in the same row."""
+    alike = overlaps(one, other) * (one[:, 5:6] == other[:, 5])
+    partners = np.full(len(one), -1)
+    for row in range(len(one) if len(other) else 0):
+        best = int(alike[row].argmax())
+        if alike[row, best] >= SAME_PLACE:
+            partners[row], alike[:, best] = best, 0
+    paired = partners >= 0
+    alone = np.delete(other, partners[paired], axis=0)
+    first = np.concatenate([one[:, :5], _without_score(alone)])
+    second = _without_score(one)
+    second[paired] = other[partners[paired], :5]
+    return first, np.concatenate([second, alone[:, :5]])
+
+
+def _without_score(rows: Rows) -> Rows:
+    return np.column_stack([rows[:, :4], np.zeros(len(rows))])
+
+
+def text_of(boxes: Sequence[dict[str, Any]], top: int) -> str:
+    named = []
+    for found in boxes[:top]:
+        left, top_edge, right, bottom = (f"{value:.0f}" for value in found["box"])
+        named.append(f"{found['class']} {found['score']:.1%} at {left},{top_edge} to {right},{bottom}")
+    more = [f"and {len(boxes) - top} more"] if len(boxes) > top else []
+    return "   ".join(named + more) or "nothing"
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other or not (isinstance(one, int) and isinstance(other, int))
+
+
+def _counts(size: object, wanted: int, least: int) -> bool:
+    """Tell whether an axis has the wanted size, or at least the least one if none is known."""
+    return isinstance(size, int) and (size == wanted if wanted else size >= least)
+
+
+def _more(one: object, other: object) -> bool:
+    return isinstance(one, int) and isinstance(other, int) and one >= other
