@@ -33,12 +33,11 @@ from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine
 from enginewright.engine.machine import Machine
-from enginewright.regression.changes import Outcome, conclusion
-from enginewright.regression.comparison import judge_race
-from enginewright.regression.laps import AFTER, BEFORE, Bind, race_sides
-from enginewright.regression.speed_change import SpeedChange, SpeedChanges, combine, deviations_allowed
-from enginewright.speed.contention import ContentionWatch
-from enginewright.speed.timing import Contender
+from enginewright.measure.changes import Outcome, conclusion
+from enginewright.measure.comparison import judge_race
+from enginewright.measure.race import AFTER, BEFORE, Bind, race_sides
+from enginewright.measure.speed_change import SpeedChange, SpeedChanges, combine, deviations_allowed
+from enginewright.measure.timing import Contender, ContentionWatch
 
 OUTCOMES = (*COMPARABLE, Outcome.NOT_COMPARABLE)
 SAME, SLOWED = "the same engine", "slowed by 5 %"

@@ -23,23 +23,19 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from enginewright.accuracy.records import Validation
 from enginewright.core.params.all import Params
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.machine import Machine
+from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.benchmark import race_contenders, ratio_to
+from enginewright.measure.changes import Measured, Measurements, Outcome, best_pace, conclusion
+from enginewright.measure.comparison import compare_runs
+from enginewright.measure.contenders import pace_meter, pytorch_contender
+from enginewright.measure.speed_records import ENGINE, SAME_PACE, Benchmark, Latency
+from enginewright.measure.timing import Contender, ContentionWatch, Timings, time_call
 from enginewright.model.checkpoint import load_model
-from enginewright.regression.changes import Outcome, conclusion
-from enginewright.regression.comparison import compare_runs
-from enginewright.regression.conditions import best_pace
-from enginewright.regression.measurements import Measured, Measurements
-from enginewright.speed.benchmark import race_contenders, ratio_to
-from enginewright.speed.contenders import pytorch_contender
-from enginewright.speed.contention import ContentionWatch
-from enginewright.speed.machine_pace import pace_meter
-from enginewright.speed.records import ENGINE, SAME_PACE, Benchmark, Latency
-from enginewright.speed.timing import Contender, Timings, time_call
 
 PRECISION, BASELINE, SLOWED = "int8", "eager", "slowed"
 SLOWDOWN, CALIBRATIONS = 0.05, 3

@@ -27,7 +27,7 @@ from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine, open_engines
 from enginewright.engine.machine import Machine
-from enginewright.speed.throughput import Client, ask_at_once
+from enginewright.measure.benchmark import Client, ask_at_once
 
 SLICES, SECONDS, TOLERANCE = 21, 0.4, 0.03
 Rate = Callable[[], float]  # answers a second, over one slice

@@ -21,17 +21,16 @@ def run_model(name: str, epochs: int | None) -> None:
     peers.write_params(name, epochs, "cpu")
     zoo.prepare(lambda _, call: call())
 
-    from enginewright.core.params.calibration import CalibrationParams
-    from enginewright.core.params.precisions import PrecisionParams
-    from enginewright.core.scratch import scratch_folder
+    from enginewright.core.files import scratch_folder
+    from enginewright.core.params.precisions import CalibrationParams, PrecisionParams
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph.as_written import open_as_written
     from enginewright.graph.onnx_file import load_graph
-    from enginewright.quantization.calibration import auto
-    from enginewright.quantization.calibration.calibrate import calibrate_graph
-    from enginewright.quantization.dialect import Dialect
-    from enginewright.quantization.rescue.attempts import Attempts
-    from enginewright.quantization.rescue.records import Rescued
+    from enginewright.precision.calibration import auto
+    from enginewright.precision.calibration.calibrate import calibrate_graph
+    from enginewright.precision.dialect import Dialect
+    from enginewright.precision.rescue.records import Rescued
+    from enginewright.precision.rescue.rescue import Attempts
 
     graph = zoo.made_at("simplified/model.onnx")
     keep, params = PrecisionParams.read_for("int8").keep, CalibrationParams.read()

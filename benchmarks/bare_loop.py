@@ -26,12 +26,12 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes.onnxruntime_layout import layout_of
+from enginewright.engine.runtimes.onnxruntime_session import layout_of
 from enginewright.graph.interface import Interface
 from enginewright.graph.onnx_file import load_graph
+from enginewright.measure.contenders import pytorch_contender
+from enginewright.measure.isolated import measure_engine_isolated
 from enginewright.model.checkpoint import load_model
-from enginewright.speed.contenders import pytorch_contender
-from enginewright.speed.isolated import measure_engine_isolated
 
 ROUNDS, CALLS, MOST_OVERHEAD = 7, 100, 0.03
 MACHINE = Path("artifacts/machine.json")

@@ -25,14 +25,13 @@ from statistics import median
 import numpy as np
 
 from enginewright.core.files import sha256
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams
 from enginewright.data.feeds import BATCH
 from enginewright.engine.engine import open_engine
-from enginewright.engine.folder import RECORD
-from enginewright.engine.record import EngineRecord
+from enginewright.engine.record import RECORD, EngineRecord
 from enginewright.engine.this_machine import describe_machine
 from enginewright.graph.interface import TensorSpec
-from enginewright.speed.timing import median_seconds, race
+from enginewright.measure.timing import median_seconds, race
 
 TOLERANCE = 0.03
 APP = Path(sys.executable).with_name("benchmark_app")

@@ -76,10 +76,10 @@ def export(name: str, size: int, path: Path) -> None:
 
 
 def run_enginewright(model: Path, images: Images) -> Run:
-    from enginewright.core.params.calibration import CalibrationParams
+    from enginewright.core.params.precisions import CalibrationParams
     from enginewright.graph.onnx_file import load_graph
-    from enginewright.quantization.calibration.measure import measure
-    from enginewright.quantization.calibration.thresholds import choose_amax
+    from enginewright.precision.calibration.histogram import choose_amax
+    from enginewright.precision.calibration.measure import measure
 
     params = CalibrationParams(method="entropy", percentile=99.99, bins=BINS, batch=images.batch, file=None)
     started = time.perf_counter()

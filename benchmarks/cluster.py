@@ -51,18 +51,18 @@ from cluster_work import ARTIFACTS, PRECISION, make_project, measuring, parts_of
 from ray.cluster_utils import Cluster as LocalCluster
 from tabulate import tabulate
 
-from enginewright.accuracy.agreement import compare
-from enginewright.cluster.ray_cluster import connected
-from enginewright.cluster.spread import AnyPart, Cluster, Result, Work, spread
 from enginewright.core.cores import usable_cores
 from enginewright.core.params.all import Params
-from enginewright.core.params.cluster import ClusterParams
-from enginewright.data.parts import AT_ONCE
+from enginewright.core.params.measuring import ClusterParams
+from enginewright.core.spread import AnyPart, Cluster, Result, Work, spread
 from enginewright.data.run_all import outputs_on, run_all
+from enginewright.data.sample_set import AT_ONCE
 from enginewright.engine.engine import open_engine
 from enginewright.engine.this_machine import find_cpu
 from enginewright.graph.as_written import run_as_written
-from enginewright.quantization.calibration.measure import Histograms
+from enginewright.measure.agreement import compare
+from enginewright.precision.calibration.measure import Histograms
+from enginewright.targets.ray_cluster import connected
 
 LEAST = 0.85  # of linear
 MOST = 1.10  # times what the plain run takes

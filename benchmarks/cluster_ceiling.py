@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cluster_work import measuring, parts_of, running
 
-from enginewright.data.parts import AT_ONCE
+from enginewright.data.sample_set import AT_ONCE
 
 SECONDS_TO_OPEN = 120.0  # after which others have failed
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"

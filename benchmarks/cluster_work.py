@@ -10,11 +10,10 @@ from ruamel.yaml import YAML
 
 from enginewright.cli.recipes import overlay
 from enginewright.core.params.all import Params
-from enginewright.data.parts import Part, cut
-from enginewright.data.sample_set import SampleSet
-from enginewright.engine.in_parts import EngineWork
+from enginewright.data.sample_set import Part, SampleSet, cut
+from enginewright.engine.build import EngineWork
 from enginewright.graph.as_written import GraphWork
-from enginewright.quantization.calibration.measure import Measuring
+from enginewright.precision.calibration.measure import Measuring
 
 ROOT, ARTIFACTS = Path(__file__).parents[1], Path("artifacts")
 PRECISION = "int8"

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from enginewright.accuracy.records import Validation
-from enginewright.engine.folder import RECORD
 from enginewright.engine.machine import Machine
-from enginewright.engine.record import EngineRecord
+from enginewright.engine.record import RECORD, EngineRecord
+from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.race import EnginesRace
+from enginewright.measure.speed_records import Benchmark, Trace
 from enginewright.report.evidence import Evidence, Findings
-from enginewright.report.noise import reasons
-from enginewright.speed.engines_race import EnginesRace
-from enginewright.speed.records import Benchmark, Trace
+from enginewright.report.wording import reasons
 
 PRECISION = "int8"
 ENGINE = Path("artifacts/engines") / PRECISION

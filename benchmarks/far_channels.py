@@ -47,16 +47,15 @@ def errors() -> Iterator[tuple[str, float, float]]:
     """Yield what each int8 graph loses."""
     import nncf
 
+    from enginewright.core.files import scratch_folder
     from enginewright.core.params.precisions import PrecisionParams
-    from enginewright.core.scratch import scratch_folder
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph.as_written import run_optimized
     from enginewright.graph.onnx_file import load_graph
-    from enginewright.quantization.calibration.auto import error_at_once, error_of
-    from enginewright.quantization.dialect import dialect_of
-    from enginewright.quantization.rescue.attempts import Attempts
-    from enginewright.quantization.rescue.records import open_calibrated
-    from enginewright.quantization.rescue.rescue import Trial
+    from enginewright.precision.calibration.auto import error_at_once, error_of
+    from enginewright.precision.dialect import dialect_of
+    from enginewright.precision.rescue.records import open_calibrated
+    from enginewright.precision.rescue.rescue import Attempts, Trial
 
     samples, validation = (SampleSet.open(zoo.made_at(f"samples/{name}")) for name in ("calibration", "validation"))
     given = open_calibrated(zoo.made_at("simplified"), zoo.made_at("calibrated"), samples)

@@ -24,11 +24,11 @@ import zoo
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from enginewright.reduction.case import Case
-from enginewright.reduction.reduce import Way, reduce_fault
+from tools.reduction.case import Case
+from tools.reduction.reduce import Way, reduce_fault
 
 if TYPE_CHECKING:
-    from enginewright.core.precisions import PrecisionName
+    from enginewright.core.facts import PrecisionName
 
 SECONDS = 600.0
 LIMIT = 0.02  # the relative error from which on a result is wrong
@@ -223,8 +223,8 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph import simplify
     from enginewright.graph.onnx_file import load_graph
-    from enginewright.quantization import in_dialect
-    from enginewright.quantization.dialect import dialect_of
+    from enginewright.precision import in_dialect
+    from enginewright.precision.dialect import dialect_of
     from stages.convert import convert
 
     simplify.SKIPPED.remove(ONE_PLACE)
@@ -251,7 +251,7 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
 def run_one(name: str, runtime: str, folder: Path) -> None:
     """Print a row."""
     from enginewright.core.params.build import BuildParams
-    from enginewright.engine.target import target_of
+    from enginewright.engine.machine import target_of
     from enginewright.engine.this_machine import describe_machine
 
     os.chdir(zoo.ROOT)

@@ -20,7 +20,7 @@ import zoo
 from zoo_models import Row
 
 if TYPE_CHECKING:
-    from enginewright.core.precisions import PrecisionName
+    from enginewright.core.facts import PrecisionName
 
 ROWS = peers.HERE.parent / "docs" / "results" / "floats.jsonl"
 MODELS = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from enginewright.model.training import average_statistics_anew, batch_norms
+from enginewright.model.weights import average_statistics_anew, batch_norms
 
 BATCH = 64
 SMOOTHING = 0.1

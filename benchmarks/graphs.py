@@ -19,14 +19,13 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from enginewright.core.params.benchmark import BenchmarkParams
-from enginewright.core.params.build import BuildParams
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import BuildParams, InferenceParams
+from enginewright.core.params.measuring import BenchmarkParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.runtimes import load_runtime
 from enginewright.graph.interface import Blueprint, Interface
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.regression.laps import AFTER, BEFORE, race_sides
+from enginewright.measure.race import AFTER, BEFORE, race_sides
 
 BATCHES, SECONDS = (1, 8), 2.0
 

@@ -2,7 +2,7 @@
 
 `python benchmarks/host_states.py 150` runs on a GPU for 150 seconds: three small pieces of work and then PyTorch eager
 (ResNet-50 with random weights, batch 1), over and over. The host is called slow when a launch takes over 1.2 times its
-median. The machine pace of a race (`enginewright/speed/machine_pace.py`) joins the first and the last piece.
+median. The machine pace of a race (`enginewright/measure/contenders.py`) joins the first and the last piece.
 """
 
 import sys
@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 import torchvision
 
-from enginewright.core.params.benchmark import EAGER
-from enginewright.speed.contenders import pytorch_contender
-from enginewright.speed.machine_pace import fastest, launch_timer, product_timer
-from enginewright.speed.timing import median_seconds, take_turn
+from enginewright.core.params.measuring import EAGER
+from enginewright.measure.contenders import fastest, launch_timer, product_timer, pytorch_contender
+from enginewright.measure.timing import median_seconds, take_turn
 
 TURN, SLOW = 0.075, 1.2
 

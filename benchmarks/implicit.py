@@ -12,7 +12,7 @@ must ask for no sample, another from TensorRT's own calibration on the same samp
 - how far each engine is from PyTorch over the validation set, and which thresholds of int8 it breaks;
 - milliseconds, each engine replayed as a CUDA graph, and how many times as fast as the engine with Q/DQ nodes it is by
   the GPU's clock. An engine opened twice can be 3 % faster in one copy than in the other:
-  enginewright/regression/laps.py.
+  enginewright/measure/race.py.
 
 Exits 1 if an implicit engine could not be made as it should. It calibrates at the sizes that build.profile tunes for.
 """
@@ -35,31 +35,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from enginewright.accuracy.agreement import broken_thresholds, compare
-from enginewright.accuracy.results import agreement_of, measure
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import sha256
+from enginewright.core.files import ARTIFACTS, CONVERTED, ENGINES, MACHINE, VALIDATION_SAMPLES, sha256
 from enginewright.core.params.all import Params
-from enginewright.core.paths import ARTIFACTS, CONVERTED, ENGINES, MACHINE, VALIDATION_SAMPLES
 from enginewright.data.feeds import Outputs
 from enginewright.data.run_all import run_all
 from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.engine.engine import Engine, open_engine
-from enginewright.engine.folder import RECORD, read_engine
 from enginewright.engine.machine import Machine
-from enginewright.engine.record import EngineRecord
+from enginewright.engine.record import RECORD, EngineRecord, read_engine
 from enginewright.engine.runtimes.tensorrt import PLAN, TensorRT
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.read_interface import read_blueprint
+from enginewright.measure.agreement import agreement_of, broken_thresholds, compare, measure
+from enginewright.measure.benchmark import race_contenders
+from enginewright.measure.contenders import pace_meter
+from enginewright.measure.timing import Timings, median_interval, whole_machine
 from enginewright.model.records import Reference
-from enginewright.quantization.calibration.cache import LEVELS, read_cache
-from enginewright.quantization.calibration.provenance import provided_provenance, require_tensors
-from enginewright.quantization.quantize import quantized_activations
-from enginewright.speed.benchmark import race_contenders
-from enginewright.speed.machine_lock import whole_machine
-from enginewright.speed.machine_pace import pace_meter
-from enginewright.speed.timing import Timings, median_interval
+from enginewright.precision.calibration.cache import LEVELS, provided_provenance, read_cache, require_tensors
+from enginewright.precision.quantize import quantized_activations
 from enginewright.tasks.choose import task_of
 
 SIMPLIFIED, OUR_CACHE = ARTIFACTS / "simplified" / "model.onnx", ARTIFACTS / "calibrated" / "calibration.cache"

@@ -17,8 +17,8 @@ import torch
 from bare_loop import Loop, harness, one_by_one, open_here, queued
 
 from enginewright.engine.gpu.nvml import GpuSampler
+from enginewright.measure.contenders import pytorch_contender
 from enginewright.model.checkpoint import load_model
-from enginewright.speed.contenders import pytorch_contender
 
 ROUNDS, BATCHES, BASELINE = 7, (1, 8, 32), "eager+channels_last"
 Way = Callable[[], float]

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from bare_loop import captured, harness, one_by_one, queued
 
+from enginewright.measure.contenders import pytorch_contender
 from enginewright.model.checkpoint import load_model
-from enginewright.speed.contenders import pytorch_contender
 
 
 def main() -> None:

@@ -21,9 +21,8 @@ import zoo
 from zoo_models import Row
 
 if TYPE_CHECKING:
-    from enginewright.core.precisions import PrecisionName
-    from enginewright.mixing.records import Mix
-    from enginewright.mixing.ways import Way
+    from enginewright.core.facts import PrecisionName
+    from enginewright.precision.mixing.records import Mix, Way
 
 ROWS = peers.HERE.parent / "docs" / "results" / "mixes.jsonl"
 MODELS = ("mobilenet_v3_small", "vit", "squeezenet1_1", "resnet18")
@@ -42,7 +41,7 @@ SETTINGS = {
 
 def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     """Make the engines and their mix in the current folder, and write the model's row."""
-    from enginewright.mixing.records import Mix
+    from enginewright.precision.mixing.records import Mix
     from stages.mix import mix
 
     peers.write_params(name, 0, "cpu")

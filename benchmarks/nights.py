@@ -1,7 +1,7 @@
 """Run three real nights: a first one, one without a change, and one after a commit that makes int8 slower.
 
 The commit keeps int8's convolutions in float32: an ordinary choice in params.yaml that is slower. Each night is
-`python -m enginewright.regression.nightly` in a clone of the last commit, with a copy of DVC's cache; nothing is made
+`python -m enginewright.nightly` in a clone of the last commit, with a copy of DVC's cache; nothing is made
 up.
 Run it after `dvc repro`, where nothing else runs. On a shared host the first night may be disturbed: it has no engine
 to race against, and then counts as the good run until there is one:
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginewright.cli.recipes import apply_recipe
-from enginewright.regression.changes import Outcome
-from enginewright.regression.history import Night, read_history
-from enginewright.regression.nightly.judgement import Status
+from enginewright.measure.changes import Outcome
+from enginewright.measure.history import Night, read_history
+from enginewright.nightly.judgement import Status
 
 ROOT = Path(__file__).parents[1]
 SLOWER = "precisions: {int8: {keep: {op_types: [Conv]}}}\n"
@@ -108,7 +108,7 @@ def run_nights(folder: Path, recipe: Path | None) -> bool:
             (folder / "slower.yaml").write_text(plan.recipe)
             change(project, folder / "slower.yaml", plan.what)
         start, log = time.monotonic(), folder / f"night-{number}.log"
-        status = run(project, sys.executable, "-m", "enginewright.regression.nightly", log=log)
+        status = run(project, sys.executable, "-m", "enginewright.nightly", log=log)
         minutes, said = (time.monotonic() - start) / 60, log.read_text().strip().splitlines()[-1]
         if status == 1:
             sys.exit(f"{plan.what}: {said}")

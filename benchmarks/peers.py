@@ -133,7 +133,7 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
 
 def our_engine(precision: str, here: "Machine") -> Contender:
     """Open ours with as many threads as the peers have: a race may have fewer cores than machine.json counts."""
-    from enginewright.core.params.inference import InferenceParams
+    from enginewright.core.params.build import InferenceParams
     from enginewright.engine.engine import open_engine
 
     engine = open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read().on(usable_cores()))
@@ -212,9 +212,8 @@ def run_bound(bind: Binder, feeds: "Feeds") -> Any:
 
 def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yield what each contender's answers are worth, beside PyTorch's."""
-    from enginewright.accuracy.agreement import compare
-    from enginewright.accuracy.results import metric_of
     from enginewright.data.sample_set import output_file
+    from enginewright.measure.agreement import compare, metric_of
     from enginewright.model.records import Reference
     from enginewright.tasks.choose import task_of
 
@@ -246,8 +245,8 @@ def race_all(makers: Makers, validation: "SampleSet") -> dict[str, Row]:
 
     Ours races each peer in laps, which open both anew: a copy of an engine is up to 3 % faster than another.
     """
-    from enginewright.core.params.benchmark import BenchmarkParams
-    from enginewright.regression.laps import AFTER, BEFORE, race_sides
+    from enginewright.core.params.measuring import BenchmarkParams
+    from enginewright.measure.race import AFTER, BEFORE, race_sides
 
     params = BenchmarkParams.read().model_copy(update={"batches": BATCHES, "seconds": SECONDS})
     found: dict[str, Row] = {str(batch): {} for batch in BATCHES}

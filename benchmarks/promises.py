@@ -23,7 +23,7 @@ from zoo_models import needs_of
 
 if TYPE_CHECKING:
     from enginewright.data.sample_set import SampleSet
-    from enginewright.search.records import Search
+    from enginewright.precision.search.records import Search
 
 NETWORKS = (
     "mobilenet_v3_small",
@@ -122,7 +122,7 @@ def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
 
 def search_with(error: float) -> "Search":
     """Search with this relative error allowed, and convert."""
-    from enginewright.search.records import Search
+    from enginewright.precision.search.records import Search
     from stages.convert import convert
     from stages.search import search
 

@@ -26,8 +26,7 @@ import numpy as np
 from calibration import in_own_process
 from PIL import Image
 
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.params.samples import SamplesParams
+from enginewright.core.params.samples import Preprocessing, SamplesParams
 from enginewright.data.sample_set import input_file
 
 PHOTO, DISTINCT, MANY, INTERVAL = (500, 375), 3000, 50_000, 0.01

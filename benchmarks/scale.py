@@ -25,12 +25,11 @@ import numpy as np
 from calibration import in_own_process, peak_megabytes
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.data.manifest import Manifest
-from enginewright.data.sample_set import MANIFEST, input_file, output_file
+from enginewright.data.sample_set import MANIFEST, Manifest, input_file, output_file
+from enginewright.measure.changes import read_measurements
+from enginewright.measure.speed_records import ENGINE
 from enginewright.model.records import Reference
-from enginewright.regression.measurements import read_measurements
-from enginewright.report.line_fit import LARGEST_DEVIATION, Line, fit_line
-from enginewright.speed.records import ENGINE
+from enginewright.report.where_time_goes import LARGEST_DEVIATION, Line, fit_line
 
 ARTIFACTS = Path("artifacts")
 MOST_MEMORY = 1.1

@@ -29,7 +29,7 @@ LIMIT, TIMES_TOO_MUCH = 3600, 4  # more seconds than it takes
 
 def run_model(name: str, size: int) -> None:
     """Prepare a project in the current folder, and search twice in it."""
-    from enginewright.search.records import Search
+    from enginewright.precision.search.records import Search
     from stages.search import search
 
     changes = needs_of(name, 0, "cpu")["changes"]

@@ -33,7 +33,7 @@ from ruamel.yaml import YAML
 from zoo_models import GRAPH, GROUPS, TRAINED, Row, needs_of, train_by_graph
 
 if TYPE_CHECKING:
-    from enginewright.core.precisions import PrecisionName
+    from enginewright.core.facts import PrecisionName
 
 ROOT = Path(__file__).parents[1]
 SETTINGS: dict[str, Any] = {
@@ -224,8 +224,8 @@ def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], ob
 
 def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> Row:
     """Make an engine, and say what validation finds."""
-    from enginewright.accuracy.records import Validation
     from enginewright.engine.record import EngineRecord
+    from enginewright.measure.accuracy_records import Validation
     from stages.validate import validate
 
     converted, engine = make_engine(precision, step)
@@ -248,7 +248,7 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
 
 def spared_in(converted: Path) -> Row:
     """Say how many layers a search left in floating point, and their share of the work, where it had a part."""
-    from enginewright.search.records import SEARCH, Search
+    from enginewright.precision.search.records import SEARCH, Search
 
     if not (converted / SEARCH).exists():
         return {}
@@ -261,7 +261,7 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
     from enginewright.core.params.all import Params
     from enginewright.engine.runtimes import load_runtime
     from enginewright.graph.read_interface import read_blueprint
-    from enginewright.quantization.dialect import dialect_of
+    from enginewright.precision.dialect import dialect_of
     from stages.convert import convert
 
     params = Params.read()
@@ -286,10 +286,9 @@ def race_engines(precisions: Sequence[str]) -> dict[str, float]:
     from enginewright.data.sample_set import SampleSet
     from enginewright.engine.engine import open_engine
     from enginewright.engine.machine import Machine
+    from enginewright.measure.benchmark import race_contenders
+    from enginewright.measure.contenders import pace_meter, pytorch_contender
     from enginewright.model.checkpoint import load_model
-    from enginewright.speed.benchmark import race_contenders
-    from enginewright.speed.contenders import pytorch_contender
-    from enginewright.speed.machine_pace import pace_meter
 
     params, here = Params.read(), Machine.read(made_at("machine.json"))
     inference = params.inference.model_copy(update={"threads": THREADS})
@@ -344,8 +343,8 @@ def side_by_side(models: Sequence[str], address: str, arguments: Sequence[str]) 
     """Run each model on one core of a cluster whose nodes have this commit. Nothing is timed: others run beside it."""
     import ray
 
-    from enginewright.cluster.ray_cluster import require_answer
     from enginewright.core.errors import EnginewrightError
+    from enginewright.targets.ray_cluster import require_answer
 
     try:
         require_answer(address)  # Ray would try for minutes

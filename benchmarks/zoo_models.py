@@ -139,7 +139,7 @@ def needs_of(name: str, epochs: int | None, device: str) -> Row:
 
 def _of_digits(name: str, epochs: int | None, device: str) -> Row:
     """A classifier learns the digits by `weights.source: train`, or on a GPU by gpu_training.py."""
-    from enginewright.model.training import batch_norms
+    from enginewright.model.weights import batch_norms
 
     on_gpu = device == GRAPH
     model, size, arguments = smallest(name, SIZES_THERE if on_gpu else SIZES)
@@ -195,7 +195,7 @@ def train_by_graph(training: Path) -> None:
     from enginewright.core.params.all import Params
     from enginewright.data.sample_set import SampleSet
     from enginewright.model.factory import make_model
-    from enginewright.model.training import known_labels
+    from enginewright.model.weights import known_labels
 
     params, samples = Params.read(), SampleSet.open(training)
     how = params.weights.training

@@ -16,11 +16,10 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 if TYPE_CHECKING:
-    from enginewright.api.reports import Report
-    from enginewright.core.precisions import PrecisionName
-    from enginewright.core.runtimes import RuntimeName
+    from enginewright.cli.python import Report
+    from enginewright.core.facts import PrecisionName, RuntimeName
     from enginewright.engine.engine import Engine
-    from enginewright.regression.changes import Change
+    from enginewright.measure.changes import Change
 
 __all__ = ["EnginewrightError", "__version__", "build", "compare", "open_engine", "read_report"]
 __version__ = "0.3.0"  # semantic, see CHANGELOG.md; pyproject.toml takes it from here
@@ -40,7 +39,7 @@ def open_engine(
     many megabytes of them stay on the GPU, a number, "all", or "auto", which is what its free memory holds. An engine
     that is damaged or was built for another machine is refused with an EnginewrightError.
     """
-    from enginewright.core.params.inference import InferenceParams
+    from enginewright.core.params.build import InferenceParams
     from enginewright.engine.engine import open_engine as open_checked
 
     inference = InferenceParams(threads=threads, cuda_graph=cuda_graph, weights_on_gpu_mb=weights_on_gpu_mb)
@@ -68,7 +67,7 @@ def build(
     `batch` is the smallest, the usual and the largest batch; all other sizes are those of the examples. `runtime` is
     what executes the engine, such as openvino or tensorrt.
     """
-    from enginewright.api.build import build_engine
+    from enginewright.cli.python import build_engine
 
     return build_engine(model, example_inputs, precision, calibration, folder, batch, runtime)
 
@@ -77,7 +76,7 @@ def read_report(place: str | Path = "reports") -> "Report":
     """Read what a run of the pipeline found: its verdict, and the measurements of each precision.
 
     `place` is a reports folder."""
-    from enginewright.api.reports import read
+    from enginewright.cli.python import read
 
     return read(Path(place))
 
@@ -87,7 +86,7 @@ def compare(before: str | Path, after: str | Path = "reports", confidence: float
 
     Each change has `precision`, `figure`, `before`, `after`, `outcome` and, as a share above 0 if the later run is
     better, `change`. `confidence` holds for all of them together."""
-    from enginewright.regression.comparison import compare_runs
-    from enginewright.regression.measurements import read_measurements
+    from enginewright.measure.changes import read_measurements
+    from enginewright.measure.comparison import compare_runs
 
     return compare_runs(read_measurements(str(before)), read_measurements(str(after)), confidence)

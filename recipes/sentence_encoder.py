@@ -135,7 +135,7 @@ def train_tokenizer(texts: list[str], file: Path) -> None:
 
 def train(known: list[Docstring], tokenizer: Path, steps: int, batch: int = 96) -> nn.Module:
     """Train so that of all sentences in a batch the one of the same docstring is the nearest."""
-    from enginewright.core.params.text import TextPreprocessing
+    from enginewright.core.params.samples import TextPreprocessing
     from enginewright.data.texts import TextReader
 
     torch.manual_seed(0)

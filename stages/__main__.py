@@ -5,8 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from enginewright.core.cores import read_usage, share_cores, threads_in_words
-from enginewright.core.process import end_with_parent, outlive_crashes
-from enginewright.core.streams import escape_what_is_printed
+from enginewright.core.process import end_with_parent, escape_what_is_printed, outlive_crashes
 
 COMPUTING = ("weights", "reference", "calibrate", "rescue", "search")  # for long, with all cores
 RACING = ("benchmark", "race")  # PyTorch, which is to be as fast as it can be

@@ -9,34 +9,32 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from enginewright.cluster.ray_cluster import whole_node
 from enginewright.core.files import new_folder
-from enginewright.core.params.benchmark import EAGER, ONNXRUNTIME, Baseline, BenchmarkParams
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams
+from enginewright.core.params.measuring import EAGER, ONNXRUNTIME, Baseline, BenchmarkParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.folder import REFUSED, pass_on_refusal, read_engine
 from enginewright.engine.gpu.nvml import GpuSampler
 from enginewright.engine.machine import Machine
-from enginewright.model.checkpoint import load_model
-from enginewright.speed.benchmark import (
+from enginewright.engine.record import REFUSED, pass_on_refusal, read_engine
+from enginewright.measure.benchmark import (
+    FILE,
     RAW_COLUMNS,
     Race,
+    engine_throughput,
     race_contenders,
     race_over_sizes,
     raw_rows,
     with_tuned_batches,
+    write_exported_times,
 )
-from enginewright.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
-from enginewright.speed.contention import ContentionWatch
-from enginewright.speed.exported_times import FILE, write_exported_times
-from enginewright.speed.isolated import measure_engine_isolated, pytorch_peak_memory
-from enginewright.speed.machine_lock import whole_machine
-from enginewright.speed.machine_pace import pace_meter
-from enginewright.speed.records import ENGINE, LAUNCHED, Benchmark, Isolated
-from enginewright.speed.throughput import engine_throughput
-from enginewright.speed.timing import Contender
+from enginewright.measure.contenders import onnxruntime_session, pace_meter, pytorch_contender, require_possible
+from enginewright.measure.isolated import measure_engine_isolated, pytorch_peak_memory
+from enginewright.measure.speed_records import ENGINE, LAUNCHED, Benchmark, Isolated
+from enginewright.measure.timing import Contender, ContentionWatch, whole_machine
+from enginewright.model.checkpoint import load_model
+from enginewright.targets.ray_cluster import whole_node
 
 
 def benchmark(

@@ -4,16 +4,14 @@ from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_folder
-from enginewright.core.params.boxes import BoxesParams
 from enginewright.core.params.build import BuildParams
-from enginewright.core.params.model import ModelParams
+from enginewright.core.params.model import BoxesParams, ModelParams
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
 from enginewright.engine.build import build_engine
-from enginewright.engine.folder import REFUSED
-from enginewright.engine.polygraphy import write_comparison
-from enginewright.engine.record import Refusal
-from enginewright.engine.target import Target, lacking
+from enginewright.engine.machine import Target, lacking
+from enginewright.engine.record import REFUSED, Refusal
+from enginewright.engine.tools import write_comparison
 
 
 def build(precision: str, converted: Path, target: Path, validation: Path, plugins: Path, engine: Path) -> None:

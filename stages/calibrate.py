@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from enginewright.cluster.ray_cluster import open_cluster
 from enginewright.core.files import new_folder
-from enginewright.core.params.calibration import CalibrationParams
+from enginewright.core.params.precisions import CalibrationParams
 from enginewright.core.user_files import user_calibration
 from enginewright.data.sample_set import SampleSet
-from enginewright.quantization.calibration.cache import read_cache, write_cache
-from enginewright.quantization.calibration.calibrate import calibrate_graph
-from enginewright.quantization.calibration.provenance import provided_provenance
-from enginewright.quantization.calibration.sketch import Histograms
-from enginewright.quantization.dialect import Dialect
+from enginewright.precision.calibration.cache import provided_provenance, read_cache, write_cache
+from enginewright.precision.calibration.calibrate import calibrate_graph
+from enginewright.precision.calibration.histogram import Histograms
+from enginewright.precision.dialect import Dialect
+from enginewright.targets.ray_cluster import open_cluster
 
 
 def calibrate(data: Path, simplified: Path, calibration: Path, dialect: Path, calibrated: Path) -> None:

@@ -7,30 +7,30 @@ from typing import NamedTuple
 
 import onnx
 
+from enginewright.core.facts import PRECISIONS, QUANTIZED
 from enginewright.core.files import new_folder
 from enginewright.core.params.precisions import Keep, PrecisionParams
-from enginewright.core.precisions import PRECISIONS, QUANTIZED
 from enginewright.core.text import first_few
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginewright.mixing.records import MIX, Mix
-from enginewright.quantization.conversion import Conversion, require_kept_exist
-from enginewright.quantization.dialect import Dialect
-from enginewright.quantization.floats import left_in_floats
-from enginewright.quantization.in_dialect import (
+from enginewright.precision.cast import Conversion, require_kept_exist
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.floats import left_in_floats
+from enginewright.precision.in_dialect import (
     Ingredients,
     cast_in_dialect,
+    quantize_beside,
     quantize_in_dialect,
     rest_of,
     rewritten,
     write_blocks_in_dialect,
 )
-from enginewright.quantization.mixed import quantize_beside
-from enginewright.quantization.rescue.records import RESCUE, Rescued, digest_of, open_rescued
-from enginewright.search.records import SEARCH, spared_layers
+from enginewright.precision.mixing.records import MIX, Mix
+from enginewright.precision.rescue.records import RESCUE, Rescued, digest_of, open_rescued
+from enginewright.precision.search.records import SEARCH, spared_layers
 
 
 class Plan(NamedTuple):

@@ -4,28 +4,25 @@ from itertools import chain, islice
 from pathlib import Path
 
 from enginewright.core.files import new_folder
-from enginewright.core.params.boxes import BoxesParams
 from enginewright.core.params.build import Profile
-from enginewright.core.params.export import ExportParams
-from enginewright.core.params.model import ModelParams
+from enginewright.core.params.model import BoxesParams, ExportParams, ModelParams
 from enginewright.data.sample_set import SampleSet, checked_feeds, varying_axes
 from enginewright.graph.as_written import run_graph
-from enginewright.graph.check import check_at_each_size
 from enginewright.graph.choose_boxes import FILE as BOXES
 from enginewright.graph.choose_boxes import BoxesInGraph
-from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginewright.graph.read_interface import interface_of
-from enginewright.graph.vocabulary import require_fitting_vocabulary
-from enginewright.model.adopt import adopt_graph, settle_sizes
+from enginewright.graph.onnx_file import check_at_each_size, count_nodes, load_graph, opset_of, save_graph
+from enginewright.graph.read_interface import interface_of, require_fitting_vocabulary
 from enginewright.model.checkpoint import WEIGHTS_RECORD, load_model
 from enginewright.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
 from enginewright.model.records import Export, Weights
 from enginewright.model.source_model import (
     GIVEN_GRAPH,
+    adopt_graph,
     open_source_model,
     require_runs,
     require_same_alone,
     require_steady,
+    settle_sizes,
 )
 from enginewright.tasks.choose import task_of
 

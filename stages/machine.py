@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from enginewright.core.facts import ChosenTask, is_own
 from enginewright.core.params.all import Params
-from enginewright.core.params.benchmark import ONNXRUNTIME
-from enginewright.core.tasks import ChosenTask, is_own
+from enginewright.core.params.measuring import ONNXRUNTIME
 from enginewright.core.user_files import (
     WEIGHTS_WITHOUT_FILE,
     user_calibration,
@@ -14,12 +14,12 @@ from enginewright.core.user_files import (
     user_plugins,
 )
 from enginewright.core.version import require_new_enough
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import files_named_in, fingerprint, fingerprint_of_task
 from enginewright.pipeline.code import code_of_stages
-from enginewright.quantization.dialect import dialect_of
+from enginewright.precision.dialect import dialect_of
 
 
 def machine(

@@ -1,49 +1,42 @@
 """Mix int8 and float precisions, part by part, by the times of their layers; race what looks fast."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import onnx
 
-from enginewright.cluster.ray_cluster import whole_node
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.boxes import BoxesParams
-from enginewright.core.params.build import BuildParams
-from enginewright.core.params.inference import InferenceParams
-from enginewright.core.params.mix import MixParams
-from enginewright.core.params.model import ModelParams
-from enginewright.core.params.precisions import PrecisionParams
-from enginewright.core.scratch import scratch_folder
+from enginewright.core.files import scratch_folder
+from enginewright.core.params.build import BuildParams, InferenceParams
+from enginewright.core.params.model import BoxesParams, ModelParams
+from enginewright.core.params.precisions import MixParams, PrecisionParams
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet
 from enginewright.engine.build import build_engine
-from enginewright.engine.folder import read_engine
-from enginewright.engine.machine import Machine
-from enginewright.engine.target import Target
+from enginewright.engine.machine import Machine, Target
+from enginewright.engine.record import read_engine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
-from enginewright.mixing.blocks import Parts, parts_of
-from enginewright.mixing.choice import Choice, choose
-from enginewright.mixing.here import Here
-from enginewright.mixing.in_words import in_words
-from enginewright.mixing.make import Build, Maker
-from enginewright.mixing.race import Races
-from enginewright.mixing.records import Mix
-from enginewright.mixing.source import for_compiler, is_searched, open_int8
-from enginewright.mixing.traces import (
+from enginewright.measure.timing import whole_machine
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.in_dialect import NOTHING, Ingredients, rewritten, types_to_mix
+from enginewright.precision.mixing.choice import Choice, choose
+from enginewright.precision.mixing.race import Build, Maker, Races, for_compiler, is_searched, open_int8
+from enginewright.precision.mixing.records import Mix, in_words, ways_worth_trying
+from enginewright.precision.mixing.traces import (
+    Here,
+    Parts,
     Traces,
     layers_in_turns,
     layers_on_way,
     median_times,
+    parts_of,
     read_traces,
     require_executed,
     trace_in_turns,
 )
-from enginewright.mixing.ways import ways_worth_trying
-from enginewright.quantization.dialect import Dialect
-from enginewright.quantization.in_dialect import NOTHING, Ingredients, rewritten
-from enginewright.quantization.mixed import types_to_mix
-from enginewright.search.checks import Checks
-from enginewright.speed.machine_lock import whole_machine
+from enginewright.precision.search.checks import Checks
+from enginewright.targets.ray_cluster import whole_node
 from enginewright.tasks.choose import task_of
 
 
@@ -90,7 +83,8 @@ def mix(
             whole = exact if changed is None else changed
             made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
-        traced = elsewhere or trace_in_turns(precision, pure, parts.places, here)
+        with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):
+            traced = elsewhere or trace_in_turns(precision, pure, parts.places, here)
         for number, way in enumerate(ways_worth_trying(median_times(traced.times))):
             made.append(maker.make(way, folder / str(number)))
         candidates = [each.engine for each in made]

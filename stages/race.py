@@ -7,24 +7,20 @@ from pathlib import Path
 
 import torch
 
-from enginewright.cluster.ray_cluster import whole_node
-from enginewright.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
-from enginewright.core.params.inference import InferenceParams
-from enginewright.core.precisions import PRECISIONS
+from enginewright.core.facts import PRECISIONS
+from enginewright.core.params.build import InferenceParams
+from enginewright.core.params.measuring import ONNXRUNTIME, BenchmarkParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.folder import RECORD, read_engine
-from enginewright.engine.machine import Machine
-from enginewright.engine.record import EngineRecord
-from enginewright.engine.target import differences
+from enginewright.engine.machine import Machine, differences
+from enginewright.engine.record import RECORD, EngineRecord, read_engine
+from enginewright.measure.benchmark import quoted_batch
+from enginewright.measure.contenders import onnxruntime_session, pytorch_contender
+from enginewright.measure.race import Open, race_engines
+from enginewright.measure.timing import Contender, ContentionWatch, contention_problems, whole_machine
 from enginewright.model.checkpoint import load_model
-from enginewright.speed.benchmark import quoted_batch
-from enginewright.speed.contenders import onnxruntime_session, pytorch_contender
-from enginewright.speed.contention import ContentionWatch, contention_problems
-from enginewright.speed.engines_race import Open, race_engines
-from enginewright.speed.machine_lock import whole_machine
-from enginewright.speed.timing import Contender
+from enginewright.targets.ray_cluster import whole_node
 
 
 def race(engines: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path) -> None:

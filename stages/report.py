@@ -5,16 +5,13 @@ from pathlib import Path
 
 from enginewright.core.files import new_file, new_folder
 from enginewright.core.params.all import Params
-from enginewright.regression.history import read_history
-from enginewright.regression.measurements import Measurements
-from enginewright.regression.verdict import Verdict
-from enginewright.report.background import gather_background
-from enginewright.report.evidence import gather_findings
+from enginewright.measure.changes import Measurements, Verdict
+from enginewright.measure.history import read_history
+from enginewright.report.evidence import gather_background, gather_findings
 from enginewright.report.figures import draw_figures
-from enginewright.report.metrics import metrics
-from enginewright.report.page.examples import gather_examples
+from enginewright.report.page.pictures import gather_examples
 from enginewright.report.page.render import render_page
-from enginewright.report.summary import write_summary
+from enginewright.report.summary import metrics, write_summary
 from enginewright.report.tables import latency_rows, tradeoff_rows
 from enginewright.report.trend import TREND, draw_trend, trend_rows, trend_section
 from enginewright.report.verdict import choose, doubt, failures_of, sentence

@@ -4,17 +4,14 @@ import shutil
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_folder
-from enginewright.core.params.calibration import CalibrationParams
-from enginewright.core.params.precisions import PrecisionParams, rescues_of
-from enginewright.core.scratch import scratch_folder
+from enginewright.core.files import new_folder, scratch_folder
+from enginewright.core.params.precisions import CalibrationParams, PrecisionParams, rescues_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.onnx_file import load_graph
-from enginewright.quantization.conversion import require_kept_exist
-from enginewright.quantization.dialect import Dialect
-from enginewright.quantization.rescue.attempts import Attempts
-from enginewright.quantization.rescue.records import RESCUE, open_calibrated, write_rounded
-from enginewright.quantization.rescue.rescue import BATCH, Trial, find_rescues
+from enginewright.precision.cast import require_kept_exist
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.rescue.records import RESCUE, open_calibrated, write_rounded
+from enginewright.precision.rescue.rescue import BATCH, Attempts, Trial, find_rescues
 
 
 def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path, dialect: Path, rescued: Path) -> None:

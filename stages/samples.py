@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from enginewright.cluster.ray_cluster import open_cluster
+from enginewright.core.facts import RANKING, ChosenTask
 from enginewright.core.params.samples import SamplesParams
-from enginewright.core.tasks import RANKING, ChosenTask
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.sources.truth import Known
 from enginewright.data.splits import shared_images, split, write_split
+from enginewright.targets.ray_cluster import open_cluster
 
 
 def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path) -> None:

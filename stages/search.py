@@ -7,25 +7,21 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.cluster.ray_cluster import open_cluster
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import sha256
-from enginewright.core.params.boxes import BoxesParams
-from enginewright.core.params.model import ModelParams
-from enginewright.core.params.precisions import PrecisionParams
-from enginewright.core.params.search import SearchParams
-from enginewright.core.precisions import PRECISIONS
-from enginewright.core.scratch import scratch_folder
+from enginewright.core.facts import PRECISIONS
+from enginewright.core.files import scratch_folder, sha256
+from enginewright.core.params.model import BoxesParams, ModelParams
+from enginewright.core.params.precisions import PrecisionParams, SearchParams
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
-from enginewright.quantization.calibration.answers import kept_answers
-from enginewright.quantization.calibration.calibrate import ranges_by
-from enginewright.quantization.calibration.provenance import Calibration, require_tensors
-from enginewright.quantization.conversion import kept_nodes, require_kept_exist
-from enginewright.quantization.dialect import Dialect
-from enginewright.quantization.floats import doubt_in_words, floats_in_words, left_in_floats
-from enginewright.quantization.in_dialect import (
+from enginewright.precision.calibration.answers import kept_answers
+from enginewright.precision.calibration.cache import Calibration, require_tensors
+from enginewright.precision.calibration.calibrate import ranges_by
+from enginewright.precision.cast import kept_nodes, require_kept_exist
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.floats import doubt_in_words, floats_in_words, left_in_floats, shares_of_work
+from enginewright.precision.in_dialect import (
     Ingredients,
     is_written_here,
     nodes_in_floats,
@@ -33,18 +29,14 @@ from enginewright.quantization.in_dialect import (
     rewritten,
     value_ranges,
 )
-from enginewright.quantization.placement import arithmetic_nodes
-from enginewright.quantization.rescue.records import digest_of, digests_of, open_rescued
-from enginewright.quantization.rescue.rescue import confirming
-from enginewright.quantization.work import shares_of_work
-from enginewright.quantization.write_int8 import tensors_in_int8, write_int8
-from enginewright.search.in_words import in_words
-from enginewright.search.journal import Journal
-from enginewright.search.on_cluster import OnCluster
-from enginewright.search.records import Layer, Search
-from enginewright.search.search import Answer, find_spared
-from enginewright.search.switches import Rounding
-from enginewright.search.trial import Trial
+from enginewright.precision.placement import arithmetic_nodes
+from enginewright.precision.rescue.records import digest_of, digests_of, open_rescued
+from enginewright.precision.rescue.rescue import confirming
+from enginewright.precision.search.records import Layer, Search, in_words
+from enginewright.precision.search.search import Answer, Journal, find_spared
+from enginewright.precision.search.trials import OnCluster, Rounding, Trial
+from enginewright.precision.write_int8 import tensors_in_int8, write_int8
+from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.task import Task
 

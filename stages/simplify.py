@@ -7,10 +7,9 @@ from enginewright.core.files import new_folder
 from enginewright.core.params.build import Profile
 from enginewright.data.sample_set import SampleSet, checked_feeds
 from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.graph.check import check_at_each_size
 from enginewright.graph.data_apart import is_large
 from enginewright.graph.files import graph_bytes
-from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
+from enginewright.graph.onnx_file import check_at_each_size, count_nodes, load_graph, save_graph
 from enginewright.graph.passes import rewrite_graph
 from enginewright.graph.simplify import (
     SIMPLIFY_LIMIT,

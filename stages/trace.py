@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from enginewright.cluster.ray_cluster import whole_node
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.folder import pass_on_refusal
 from enginewright.engine.machine import Machine
-from enginewright.speed.layer_times import trace_engine
-from enginewright.speed.machine_lock import whole_machine
+from enginewright.engine.record import pass_on_refusal
+from enginewright.measure.speed_records import trace_engine
+from enginewright.measure.timing import whole_machine
+from enginewright.targets.ray_cluster import whole_node
 
 
 def trace(precision: str, engine: Path, validation: Path, machine: Path, report: Path) -> None:

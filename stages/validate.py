@@ -4,22 +4,22 @@ from pathlib import Path
 
 import numpy as np
 
-from enginewright.accuracy.examples import EXAMPLES, Examples
-from enginewright.accuracy.records import Validation
-from enginewright.accuracy.validate import Elsewhere, Wanted, validate_engine
-from enginewright.cluster.ray_cluster import open_cluster
 from enginewright.core.files import new_folder
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams
+from enginewright.core.params.measuring import ValidationParams
 from enginewright.core.params.precisions import PrecisionParams
-from enginewright.core.params.validation import ValidationParams
 from enginewright.data.run_all import outputs_on
 from enginewright.data.sample_set import SampleSet, output_file
+from enginewright.engine.build import EngineWork
 from enginewright.engine.engine import open_engine
-from enginewright.engine.folder import pass_on_refusal, require_made_of
-from enginewright.engine.in_parts import EngineWork
 from enginewright.engine.machine import Machine
+from enginewright.engine.record import pass_on_refusal, require_made_of
 from enginewright.graph.as_written import GraphWork
+from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.examples import EXAMPLES, Examples
+from enginewright.measure.validate import Elsewhere, Wanted, validate_engine
 from enginewright.model.records import Reference
+from enginewright.targets.ray_cluster import open_cluster
 
 
 def validate(

@@ -5,14 +5,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from enginewright.core.files import new_folder
-from enginewright.core.params.model import ModelParams
-from enginewright.core.params.weights import WeightsParams
+from enginewright.core.params.model import ModelParams, WeightsParams
 from enginewright.core.user_files import user_model
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.model.checkpoint import WEIGHTS, WEIGHTS_RECORD, save_weights
-from enginewright.model.from_timm import differences
+from enginewright.model.factory import differences
 from enginewright.model.from_transformers import described, folder_of, require_its_tokenizer, require_room
 from enginewright.model.records import Weights
 from enginewright.model.source_model import GIVEN_GRAPH

@@ -13,21 +13,18 @@ from PIL import Image
 from support.pass_checks import model_of_text
 from support.warm_python import let_pytorch_read_its_operators_once
 
-from enginewright.core.params.build import Axis, BuildParams, Profile, Range, TensorRTParams
-from enginewright.core.params.inference import InferenceParams
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.params.samples import SamplesParams
-from enginewright.data.manifest import Manifest, Sample
-from enginewright.data.sample_set import MANIFEST, SampleSet, input_file
-from enginewright.data.sources.folder import open_folder
+from enginewright.core.params.build import Axis, BuildParams, InferenceParams, Profile, Range, TensorRTParams
+from enginewright.core.params.samples import Preprocessing, SamplesParams
+from enginewright.data.sample_set import MANIFEST, Manifest, Sample, SampleSet, input_file
+from enginewright.data.sources.folders import open_folder
 from enginewright.data.splits import write_split
 from enginewright.engine.build import build_engine
 from enginewright.engine.engine import open_engine
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.graph.onnx_file import save_graph
-from enginewright.quantization.calibration import answers
-from enginewright.search import journal
+from enginewright.precision.calibration import answers
+from enginewright.precision.search import search as journal
 
 CLASSES = 16
 SIZE = 8

@@ -10,9 +10,9 @@ import simulated
 from moto.server import ThreadedMotoServer
 from support.checkout import PRECISIONS, Project, checkout, each, ran
 
-from enginewright.fleet.answer import Answer
-from enginewright.fleet.file import Fleet
-from enginewright.fleet.page import as_text
+from enginewright.targets.answer import Answer
+from enginewright.targets.file import Fleet
+from enginewright.targets.page import as_text
 
 LOOSE = {"cosine": 0, "relative_error": 10, "agreement": 0, "metric_drop": 1}
 KEPT = {"op_types": [], "nodes": []}

@@ -4,21 +4,19 @@ from collections.abc import Mapping
 from typing import Literal
 
 from enginewright.bundle.gate import Passed
-from enginewright.bundle.licences import DATA, LICENCE, WEIGHTS, about_model, licence_of, terms_of
+from enginewright.bundle.sbom import DATA, LICENCE, WEIGHTS, about_model, licence_of, terms_of
 from enginewright.bundle.triton import holds_sizes, is_served
+from enginewright.core.facts import CLASSIFICATION, DETECTION, RANKING, RUNTIMES
 from enginewright.core.params.all import Params
 from enginewright.core.params.model import NO_SCORES
-from enginewright.core.runtimes import RUNTIMES
-from enginewright.core.tasks import CLASSIFICATION, DETECTION, RANKING
 from enginewright.core.text import counted
+from enginewright.core.version import installed_version
 from enginewright.data.feeds import BATCH
 from enginewright.engine.description import where
-from enginewright.engine.folder import REPRODUCE
-from enginewright.engine.record import EngineRecord
+from enginewright.engine.record import REPRODUCE, EngineRecord
 from enginewright.engine.this_machine import INSTRUCTION_SETS
-from enginewright.engine.tools import installed_version
 from enginewright.graph.files import data_of
-from enginewright.speed.records import ENGINE, RUNS_FOR_P99
+from enginewright.measure.speed_records import ENGINE, RUNS_FOR_P99
 from enginewright.tasks.boxes import DISTINCT, PAIRS
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.detection import Detection

@@ -4,12 +4,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.folder import read_engine, require_made_of
 from enginewright.engine.machine import Machine
-from enginewright.engine.record import EngineRecord
-from enginewright.regression.measurements import Measured, Measurements
-from enginewright.regression.verdict import Verdict
-from enginewright.speed.noise_limits import machine_problems
+from enginewright.engine.record import EngineRecord, read_engine, require_made_of
+from enginewright.measure.changes import Measured, Measurements, Verdict
+from enginewright.measure.timing import machine_problems
 
 AGAIN = "run `dvc repro` to judge it"
 
@@ -33,8 +31,7 @@ class Passed(NamedTuple):
             return {}
         from onnx import load_model  # here: other engines are bundled without onnx
 
-        from enginewright.engine.runtimes.onnxruntime_cuda import noted_settings
-        from enginewright.engine.runtimes.onnxruntime_session import GRAPH
+        from enginewright.engine.runtimes.onnxruntime_session import GRAPH, noted_settings
 
         return noted_settings(load_model(self.folder / GRAPH, load_external_data=False), self.record.build)
 

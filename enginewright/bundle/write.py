@@ -17,27 +17,26 @@ import numpy as np
 from enginewright.bundle import verify
 from enginewright.bundle.facts import Example, example_of, facts_of, has_cpp_example, requirements
 from enginewright.bundle.gate import Passed, require_passed
-from enginewright.bundle.licences import licence_text
-from enginewright.bundle.pages import (
+from enginewright.bundle.sbom import licence_text, write_sbom
+from enginewright.bundle.signature import Signer
+from enginewright.bundle.triton import (
+    is_served,
     preprocessing_for_bundle,
     render,
     standalone_preprocessing,
     standalone_tokenization,
     texts_for_bundle,
+    write_repository,
 )
-from enginewright.bundle.sbom import write_sbom
-from enginewright.bundle.signature import Signer
-from enginewright.bundle.triton import is_served, write_repository
 from enginewright.bundle.verify import MANIFEST, SIGNATURE
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_folder, sha256
+from enginewright.core.facts import RUNTIMES
+from enginewright.core.files import Record, new_folder, sha256
 from enginewright.core.params.all import Params
-from enginewright.core.record import Record
-from enginewright.core.runtimes import RUNTIMES
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.folder import BUNDLED, RECORD, REPRODUCE, read_engine, require_made_of
-from enginewright.engine.trtexec import reproduce_script
+from enginewright.engine.record import BUNDLED, RECORD, REPRODUCE, read_engine, require_made_of
+from enginewright.engine.tools import reproduce_script
 from enginewright.graph.files import copy_graph
 from enginewright.tasks import boxes
 

@@ -1,21 +1,21 @@
 """Check, inspect, use, compare and bundle what `dvc repro` makes."""
 
+import importlib
 import importlib.util
 import io
 import os
 import sys
-from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from typing import Any, NoReturn, Protocol
+from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from enginewright import __version__
-from enginewright.cli.commands import bundle, compare, doctor, fleet, infer, inspect, keep, new, reduce, refit, upgrade
-from enginewright.cli.completion import FUNCTIONS
-from enginewright.cli.terminal import painted
+from enginewright.cli.arguments import FUNCTIONS, painted
 from enginewright.core.errors import sentence_of
-from enginewright.core.process import outlive_crashes, stay_quiet_when_interrupted
-from enginewright.core.streams import escape_what_is_printed
+from enginewright.core.process import escape_what_is_printed, outlive_crashes, stay_quiet_when_interrupted
 from enginewright.core.text import suggestion
 
+COMPLETION = "--print-completion"
 INTERRUPTED = 130
 EXTRAS = {"PIL": "images", "tokenizers": "text"}  # which brings a package, where the whole pipeline is not needed
 FIRST_STEPS = """\
@@ -45,31 +45,19 @@ exit codes:
 """
 
 
-class Command(Protocol):
-    """A command, in the module of its name. It imports packages only when it runs: doctor must start without them."""
-
-    SUMMARY: str
-    EXAMPLES: str
-
-    def add_arguments(self, command: ArgumentParser) -> None: ...
-
-    def run(self, chosen: Namespace) -> int:
-        """Run the command, and return the exit code."""
-        ...
-
-
-COMMANDS: dict[str, Command] = {
-    "new": new,
-    "doctor": doctor,
-    "inspect": inspect,
-    "infer": infer,
-    "compare": compare,
-    "bundle": bundle,
-    "fleet": fleet,
-    "keep": keep,
-    "reduce": reduce,
-    "refit": refit,
-    "upgrade": upgrade,
+# Each is a module of its name in commands/, with EXAMPLES, add_arguments and run, and is imported when it is asked for.
+COMMANDS = {
+    "new": "lay out the pipeline in your own repository",
+    "doctor": "check what this machine can run, what is missing, and how to install it",
+    "inspect": "describe an engine: tensors, profile, layers, where it runs",
+    "infer": "answer for images, texts or arrays: classes, boxes, areas, numbers",
+    "compare": "check whether a later run is slower or less accurate than an earlier one",
+    "bundle": "make a folder to deploy: engine, ONNX, examples, Triton model repository",
+    "fleet": "build, validate and race on all machines of fleet.yaml, and make one page",
+    "keep": "search no more: write what was found into params.yaml",
+    "reduce": "find the few nodes that a compiler gets wrong, to report them",
+    "refit": "put other weights into an engine, without building it again",
+    "upgrade": "bring a project to the version that is installed",
 }
 
 
@@ -77,10 +65,13 @@ def main() -> None:
     """Run one command. Any error that a user can cause ends in one sentence on stderr."""
     stay_quiet_when_interrupted()
     prepare_streams()
-    parser, given = build_parser(), sys.argv[1:]
-    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
-        parser.error(f"'{given[0]}' is no command{suggestion(given[0], COMMANDS)}")
+    given = sys.argv[1:]
     try:
+        parser = build_parser(
+            given[:1] if given and given[0] in COMMANDS else list(COMMANDS) if COMPLETION in given else []
+        )
+        if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+            parser.error(f"'{given[0]}' is no command{suggestion(given[0], COMMANDS)}")
         chosen = parser.parse_args(given or ["--help"])
         outlive_crashes("enginewright")
         status = chosen.run(chosen)
@@ -116,7 +107,8 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
-def build_parser() -> ArgumentParser:
+def build_parser(whole: Sequence[str]) -> ArgumentParser:
+    """Return a parser that knows all commands by name, and the arguments of these."""
     parser = ArgumentParser(
         prog="enginewright", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter
     )
@@ -125,18 +117,18 @@ def build_parser() -> ArgumentParser:
         import shtab
 
         about = "print the script that completes commands in your shell"
-        shtab.add_argument_to(parser, "--print-completion", help=about, preamble=FUNCTIONS)
+        shtab.add_argument_to(parser, COMPLETION, help=about, preamble=FUNCTIONS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    for name, command in COMMANDS.items():
+    for name, summary in COMMANDS.items():
+        about = f"{summary[0].upper()}{summary[1:]}."
         its_parser = commands.add_parser(
-            name,
-            help=command.SUMMARY,
-            description=f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}.",
-            epilog=command.EXAMPLES,
-            formatter_class=RawDescriptionHelpFormatter,
+            name, help=summary, description=about, formatter_class=RawDescriptionHelpFormatter
         )
-        command.add_arguments(its_parser)
-        its_parser.set_defaults(run=command.run)
+        if name in whole:
+            command = importlib.import_module(f"enginewright.cli.commands.{name}")
+            its_parser.epilog = command.EXAMPLES
+            command.add_arguments(its_parser)
+            its_parser.set_defaults(run=command.run)
     return parser
 
 

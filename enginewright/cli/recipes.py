@@ -13,8 +13,7 @@ from ruamel.yaml.representer import RoundTripRepresenter
 from enginewright.core.errors import UNREADABLE, EnginewrightError, sentence_of
 from enginewright.core.files import new_file
 from enginewright.core.params.all import Params
-from enginewright.core.params.reading import load_yaml, yaml_problem
-from enginewright.core.params.section import PARAMS_FILE
+from enginewright.core.params.section import PARAMS_FILE, load_yaml, yaml_problem
 from enginewright.core.process import outlive_crashes
 
 Content = MutableMapping[str, Any]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import scratch_folder
 from enginewright.core.process import end_with_parent, how_it_ended
-from enginewright.core.scratch import scratch_folder
 from enginewright.core.text import last_line
 
 Result = TypeVar("Result")

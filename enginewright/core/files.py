@@ -1,14 +1,21 @@
 """Write files that are either whole or absent, and name them by their hashes."""
 
+import fcntl
 import glob
 import hashlib
 import json
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Literal, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from enginewright.core.errors import EnginewrightError
 
 
 class Readable(Protocol):
@@ -82,3 +89,96 @@ def _to_disk(path: Path) -> None:
     """Force a file to disk: a power cut after the rename could otherwise leave an empty file under the final name."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+# Give folders for temporary files, which are removed at the latest by the next run, however this one ends.
+
+NEW, IN_USE = "enginewright-new-", "enginewright-scratch-"
+AT_ONCE = 600  # seconds
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield an empty folder that is removed when the block ends, or by a later call if this process is killed."""
+    _remove_left_folders(Path(tempfile.gettempdir()))
+    new = Path(tempfile.mkdtemp(prefix=NEW))
+    descriptor = os.open(new, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # where folders cannot be locked, leftovers stay
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        folder = new.rename(new.with_name(new.name.replace(NEW, IN_USE)))  # others look at it now that it is locked
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_left_folders(root: Path) -> None:
+    """Remove the folders that no process holds: the system takes back the lock of one that was killed. A new one is
+    not locked yet, and gets its other name at once unless its process was killed just then."""
+    for folder in root.glob(f"{NEW}*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > AT_ONCE:
+                folder.rmdir()
+    for folder in root.glob(f"{IN_USE}*"):
+        with suppress(OSError):  # in use, of another user, or just removed
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(descriptor)
+
+
+# The paths of results that commands read. Stages take theirs from dvc.yaml, and a test keeps the two alike.
+
+ARTIFACTS, REPORTS, HISTORY = Path("artifacts"), Path("reports"), Path("history")
+CONVERTED = ARTIFACTS / "converted"
+ENGINES = ARTIFACTS / "engines"
+MACHINE = ARTIFACTS / "machine.json"
+VALIDATION_SAMPLES = ARTIFACTS / "samples" / "validation"
+MEASUREMENTS = REPORTS / "measurements.json"
+RACE = REPORTS / "race.json"
+VERDICT = REPORTS / "verdict.json"
+SUMMARY = REPORTS / "summary.md"
+LOCK = Path("dvc.lock")
+
+
+# The base of each JSON document that one stage hands to the next.
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    def write(self, path: Path) -> None:
+        with new_file(path) as temporary:
+            temporary.write_text(self._text(), encoding="utf-8")
+
+    def write_if_new(self, path: Path) -> None:
+        """Write unless the file already says the same. DVC then sees that what was made from it is up to date."""
+        if not path.is_file() or path.read_text(encoding="utf-8") != self._text():
+            self.write(path)
+
+    def _text(self) -> str:
+        return self.model_dump_json(indent=2) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            return cls.parse(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            raise EnginewrightError(f"{path} is missing: run `dvc repro` to make it") from None
+        except EnginewrightError as error:
+            raise EnginewrightError(f"{error}: `dvc repro` makes it again") from None
+
+    @classmethod
+    def parse(cls, content: bytes, origin: str) -> Self:
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = " ".join(".".join(str(part) for part in first["loc"]).split())
+            wrong = f"{place}: {first['msg']}" if place else first["msg"]
+            raise EnginewrightError(f"{origin} is damaged or of another version of Enginewright ({wrong})") from None

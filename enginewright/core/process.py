@@ -2,9 +2,13 @@
 
 import ctypes
 import os
+import re
 import signal
 import sys
+from collections.abc import Callable
 from types import TracebackType
+
+from enginewright.core.text import printable
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 BY_KERNEL = 128  # the code of a signal that the kernel sent: at Ctrl-C, to all processes of the terminal
@@ -122,3 +126,23 @@ def how_it_ended(number: int) -> str:
     if number in CRASHES:
         return f"a library crashed ({told}), as on a damaged file; {kept}"
     return f"it was ended by a signal from outside ({told}); {kept}"
+
+
+# Print what files say without letting it control the terminal: names of files and classes may hold anything.
+
+OURS = re.compile(r"(\x1b\[\d*m|\x1b\[A|[\r\t])")  # colours, and what bars of progress need
+
+
+def escape_what_is_printed() -> None:
+    """Escape from now on what would control the terminal, in all that this process prints."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream and "write" not in vars(stream):
+            stream.write = _escaping(stream.write)  # type: ignore[method-assign]
+
+
+def _escaping(write: Callable[[str], int]) -> Callable[[str], int]:
+    def escaped(text: str) -> int:
+        parts = OURS.split(text)  # every second one is ours
+        return write("".join(part if odd % 2 else printable(part) for odd, part in enumerate(parts)))
+
+    return escaped

@@ -1,7 +1,9 @@
 """Find the user's own files, which must lie in the folders that DVC watches."""
 
 import os
+import sys
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
@@ -54,3 +56,25 @@ def lies_in(path: Path, folder: Path) -> bool:
     real = path.resolve()
     within = Path(os.path.normpath(path.absolute())).is_relative_to(folder.absolute())
     return real.is_relative_to(folder.resolve()) or (within and DVC_CACHE in real.as_posix())
+
+
+# Find the user's own modules.
+
+
+def folders_above(folder: Path) -> list[Path]:
+    """Return the folder, and those above it up to the root of its git repository: a project may be one of its folders,
+    beside the package that has the network."""
+    parents = [folder, *folder.parents]
+    root = next((number for number, each in enumerate(parents) if (each / ".git").exists()), 0)
+    return parents[: root + 1]
+
+
+def look_in_folders_above() -> None:
+    """Let modules be imported from there. These folders come last, so that none of them stands in for a library."""
+    sys.path.extend(folder for folder in map(str, folders_above(Path.cwd())) if folder not in sys.path)
+
+
+def find_package(name: str, folder: Path) -> ModuleSpec | None:
+    """Find a package as the stages of a project in this folder do, and run none of its code."""
+    folders = list(map(str, folders_above(folder)))
+    return PathFinder.find_spec(name, [*folders[:1], *sys.path, *folders[1:]])

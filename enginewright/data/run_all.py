@@ -9,12 +9,11 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.cluster.spread import Cluster, Work, spread
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.progress import progress
+from enginewright.core.spread import Cluster, Work, spread
 from enginewright.data.feeds import Outputs, Run
-from enginewright.data.parts import Part, cut
-from enginewright.data.sample_set import SampleSet
+from enginewright.data.sample_set import Part, SampleSet, cut
 
 Array = NDArray[np.generic]
 Places = NDArray[np.int64]

@@ -1,20 +1,76 @@
 """Read a split of the samples from disk."""
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import sha256_of
+from enginewright.core.files import Record, sha256_of
 from enginewright.core.params.build import ENDS, Profile
+from enginewright.core.params.samples import Preprocessing, TextPreprocessing
 from enginewright.data.feeds import Axes, AxesOf, Feeds, Places, resized
-from enginewright.data.manifest import Manifest
 from enginewright.data.texts import padded_length
+
+# The list of a split's samples: manifest.json.
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of maybe millions: as a Record it would take twice the memory."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: str
+    sha256: str
+    label: int | None
+
+
+class PreparedTexts(Record):
+    """The tokens of texts: by the tokenizer of this hash, whose largest id is `vocabulary` - 1. `cut` is how many
+    of the texts were longer than a model may get, and `together` how many texts are one input."""
+
+    how: TextPreprocessing
+    tokenizer_sha256: str
+    vocabulary: int
+    cut: int
+    together: int
+
+
+class Manifest(Record):
+    """The samples of one split, in order, with the inputs of the model that they are for and how they are prepared.
+
+    `task` says what the model does with them, `class_names` is empty if unknown, and `preprocessing` is None for
+    arrays, which are fed as they are; `text` is for texts. `values` are those of inputs that hold sizes, and no row for
+    each sample.
+    """
+
+    task: str
+    source: str
+    inputs: tuple[str, ...]
+    preprocessing: Preprocessing | None
+    text: PreparedTexts | None = None
+    class_names: tuple[str, ...]
+    samples: tuple[Sample, ...]
+    values: dict[str, int | tuple[int, ...]] = Field(default_factory=dict, exclude_if=operator.not_)
+
+    @property
+    def kind(self) -> str:
+        """Return what the samples are called."""
+        if self.text:
+            return "texts"
+        return "images" if self.preprocessing else "samples"
+
+    @property
+    def is_labeled(self) -> bool:
+        return all(sample.label is not None for sample in self.samples)
+
 
 MANIFEST, TRUTH = "manifest.json", "truth.npy"
 LENGTHS, TOKENIZER = "lengths.npy", "tokenizer.json"  # of texts
@@ -214,3 +270,78 @@ def start_npy_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
     file = path.open("wb")
     np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": shape})
     return file
+
+
+# Cut a set of samples into parts, each of which can be worked on anywhere.
+
+# Samples in a part. It follows from the samples alone, and never from how many machines there are.
+AT_ONCE = 128
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    samples: SampleSet
+    batches: tuple[Rows, ...]
+
+    def feeds(self) -> Iterator[Feeds]:
+        for places in self.batches:
+            yield self.samples.read_at(places)
+
+    def packed(self) -> Self:
+        ends = np.cumsum([len(places) for places in self.batches])
+        places = np.split(np.arange(ends[-1]), ends[:-1])
+        return type(self)(self.samples.portion(np.concatenate(self.batches)), tuple(places))
+
+
+def cut(samples: SampleSet, batches: Sequence[Rows], at_once: int = AT_ONCE) -> list[Part]:
+    """Return parts of whole batches: what a batch holds does not depend on the part that it is in."""
+    if not batches:
+        return []
+    each = max(1, at_once // len(batches[0]))
+    return [Part(samples, tuple(batches[start : start + each])) for start in range(0, len(batches), each)]
+
+
+# Count what padding costs: the share of tokens that only make the texts of a batch equally long.
+
+
+class Padding(Record):
+    """The lengths of texts in tokens, and which share of what a model computes on is padding: with the texts of a
+    batch chosen by length, and as they come. `cut` of them were longer than `longest_allowed`."""
+
+    texts: int
+    shortest: int
+    median: float
+    longest: int
+    longest_allowed: int
+    cut: int
+    batch: int
+    by_length: float
+    as_they_come: float
+
+
+def padding_of(samples: SampleSet, batch: int) -> Padding | None:
+    """Return what is padded in batches of a size, or None if the samples are no texts."""
+    text, lengths = samples.manifest.text, samples.lengths
+    if text is None or lengths is None or not len(lengths):
+        return None
+    everything = np.arange(len(lengths))
+    as_they_come = [everything[start : start + batch] for start in range(0, len(lengths), batch)]
+    return Padding(
+        texts=len(lengths),
+        shortest=int(lengths.min()),
+        median=float(np.median(lengths)),
+        longest=int(lengths.max()),
+        longest_allowed=text.how.longest,
+        cut=text.cut,
+        batch=batch,
+        by_length=_share(samples, lengths, samples.places(everything, batch, whole=False)),
+        as_they_come=_share(samples, lengths, as_they_come),
+    )
+
+
+def _share(samples: SampleSet, lengths: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> float:
+    assert samples.manifest.text, "the caller looked"
+    how = samples.manifest.text.how
+    computed = sum(len(few) * padded_length(int(lengths[few].max()), how) for few in batches)
+    return 1 - float(lengths.sum()) / computed

@@ -9,22 +9,28 @@ from typing import IO
 
 import numpy as np
 
-from enginewright.cluster.spread import Cluster
 from enginewright.core.cores import in_parallel
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import CLASSIFICATION
 from enginewright.core.files import new_folder, sha256
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.params.samples import SamplesParams
-from enginewright.core.params.text import TextPreprocessing
+from enginewright.core.params.samples import Preprocessing, SamplesParams, TextPreprocessing
 from enginewright.core.progress import progress
-from enginewright.core.tasks import CLASSIFICATION
-from enginewright.data.manifest import Manifest, PreparedTexts, Sample
-from enginewright.data.sample_set import LENGTHS, MANIFEST, TOKENIZER, TRUTH, input_file, start_npy_file
+from enginewright.core.spread import Cluster
+from enginewright.data.sample_set import (
+    LENGTHS,
+    MANIFEST,
+    TOKENIZER,
+    TRUTH,
+    Manifest,
+    PreparedTexts,
+    Sample,
+    input_file,
+    start_npy_file,
+)
 from enginewright.data.sources import Source
-from enginewright.data.sources.arrays import ImageArray
+from enginewright.data.sources.arrays import ImageArray, Tensors
 from enginewright.data.sources.files import ImageFiles
-from enginewright.data.sources.tensors import Tensors
-from enginewright.data.sources.text_table import Texts
+from enginewright.data.sources.tables import Texts
 from enginewright.data.sources.truth import Ranked, Truths
 from enginewright.data.texts import TextReader, Tokens, padded_length
 

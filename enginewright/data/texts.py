@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.text import IDS, MASK, TYPES, TextPreprocessing
+from enginewright.core.params.samples import IDS, MASK, TYPES, TextPreprocessing
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -3,25 +3,26 @@
 import os
 import shutil
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import new_folder, sha256
-from enginewright.core.params.boxes import BoxesParams
-from enginewright.core.params.build import BuildParams
-from enginewright.core.runtimes import RUNTIMES
-from enginewright.data.feeds import NO_SAMPLE, Feeds
-from enginewright.data.manifest import Manifest
-from enginewright.data.sample_set import TOKENIZER
-from enginewright.engine.folder import RECORD, REPRODUCE, WEIGHTS
-from enginewright.engine.record import EngineRecord
+from enginewright.core.params.build import BuildParams, InferenceParams
+from enginewright.core.params.model import BoxesParams
+from enginewright.core.spread import Work
+from enginewright.data.feeds import NO_SAMPLE, Feeds, Outputs
+from enginewright.data.sample_set import TOKENIZER, Manifest, Part
+from enginewright.engine.engine import open_engine
+from enginewright.engine.machine import Target
+from enginewright.engine.record import RECORD, REPRODUCE, WEIGHTS, EngineRecord
 from enginewright.engine.runtimes import load_runtime
-from enginewright.engine.target import Target
-from enginewright.engine.trtexec import reproduce_script
+from enginewright.engine.tools import reproduce_script
 from enginewright.graph.files import data_of, graph_bytes, graph_sha256
-from enginewright.graph.onnx_file import load_graph
+from enginewright.graph.onnx_file import load_graph, sha256_without_weights
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.graph.weights import sha256_without_weights
 
 
 def build_engine(
@@ -77,3 +78,20 @@ def build_engine(
             )
         record.write(unfinished / RECORD)
     return record
+
+
+# Run an engine over a set in parts, here or on other machines.
+
+
+@dataclass(frozen=True)
+class EngineWork(Work[Part, list[Outputs]]):
+    """Run an engine on machines like the one that it was built for, as each machine says of itself."""
+
+    engine: Path
+    inference: InferenceParams
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
+        inference = self.inference.model_copy(update={"threads": threads or self.inference.threads})
+        with open_engine(self.engine, None, inference) as engine:
+            yield lambda part: [engine.run(feeds) for feeds in part.feeds()]

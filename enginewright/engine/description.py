@@ -6,14 +6,14 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from enginewright.core.facts import RUNTIMES
 from enginewright.core.params.build import Profile
-from enginewright.core.runtimes import RUNTIMES
 from enginewright.core.text import file_size
-from enginewright.engine.folder import read_engine
-from enginewright.engine.layer_names import short_kind, short_name
-from enginewright.engine.record import EngineRecord
-from enginewright.engine.target import Target, alternatives
+from enginewright.engine.machine import Target, alternatives
+from enginewright.engine.record import EngineRecord, read_engine, short_kind, short_name
 from enginewright.graph.interface import TensorSpec
+
+# Describe an engine from its folder, without a GPU and without its runtime.
 
 
 def describe_engine(folder: Path) -> str:

@@ -8,14 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
-from enginewright.engine.folder import read_engine, require_weights
-from enginewright.engine.machine import Machine
-from enginewright.engine.moments import Moments
-from enginewright.engine.record import EngineRecord
+from enginewright.engine.machine import Machine, Moments, require_fits
+from enginewright.engine.record import EngineRecord, read_engine, require_weights
 from enginewright.engine.runtimes import Arrays, ClockedSession, Session, load_runtime
-from enginewright.engine.target import require_fits
 from enginewright.engine.this_machine import describe_machine
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"

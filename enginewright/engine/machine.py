@@ -1,6 +1,14 @@
 """machine.json: the machine that engines are built for and timings belong to."""
 
-from enginewright.core.record import Record
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pydantic import Field
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PRECISIONS, RUNTIMES
+from enginewright.core.files import Record
+from enginewright.core.params.build import TensorRTParams
 
 
 class Machine(Record):
@@ -18,3 +26,115 @@ class Machine(Record):
 
     def in_words(self) -> str:
         return f"{self.runtime} {self.runtime_version} on {self.device_name}, {self.cores} cores"
+
+
+# The moments of one inference on a GPU.
+
+
+class Moments(NamedTuple):
+    """The moments at which the parts of one inference on a GPU began and ended, in seconds after its inputs were bound.
+    The host's clock gives the first two, and the device's the others: one event ends a part and begins the next."""
+
+    enqueuing: float
+    enqueued: float
+    copying_in: float
+    computing: float
+    copying_out: float
+    done: float
+
+    @property
+    def compute(self) -> float:
+        return self.copying_out - self.computing
+
+
+# The target of an engine: what it is compiled for, and whether a machine fits it.
+
+
+class Target(Record):
+    """The machines that an engine is compiled for. None stands for any: a portable engine fits several machines."""
+
+    runtime: str
+    runtime_version: str
+    or_newer: bool  # whether later versions fit as well: of the same major version, and of 11 for engines of 10
+    device: str
+    device_name: str | None
+    capabilities: tuple[str, ...] = Field(min_length=1)
+    cores: int | None
+    operating_system: str
+
+
+MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "cores", "operating_system")
+ACROSS_MAJORS = {(10, 11)}  # NVIDIA's support matrix: version-compatible plans of the first run with the second
+OR_NEWER = "+"  # at the end of a compute capability: later ones fit as well
+ANY_GPU: dict[str, object] = {"device_name": None}
+
+
+def target_of(machine: Machine, options: TensorRTParams) -> Target:
+    """Return what an engine that this machine builds fits: this machine alone, or more if TensorRT builds it so."""
+    exact = Target(**machine.model_dump(include=set(MUST_AGREE)), capabilities=(machine.capability,), or_newer=False)
+    if machine.device == "cuda":  # driver and CPU change the timings of such an engine, and not whether it runs
+        exact = exact.model_copy(update={"cores": None})
+    facts = RUNTIMES[machine.runtime]
+    if not facts.is_tensorrt:
+        return exact
+    if facts.builds_without_gpu:
+        return exact.model_copy(update=ANY_GPU | {"capabilities": options.compute_capabilities})
+    fits = ANY_GPU if options.hardware_compatibility != "none" else {}
+    if options.hardware_compatibility == "ampere_plus":
+        fits = fits | {"capabilities": ("8.0" + OR_NEWER,)}
+    return exact.model_copy(update=fits | {"or_newer": options.version_compatible})
+
+
+def lacking(target: Target, precision: str) -> list[str]:
+    """Return those compute capabilities of the target that cannot execute a precision."""
+    if target.device != "cuda":
+        return []
+    since = PRECISIONS[precision].since
+    return [listed for listed in target.capabilities if _number(listed.removesuffix(OR_NEWER)) < since]
+
+
+def require_fits(target: Target, machine: Machine, what: object) -> None:
+    """Refuse an engine on a machine that does not fit its target. `what` names the engine in the error."""
+    if target.device == machine.device == "cuda" and not machine.capability:
+        raise EnginewrightError(
+            f"{what} needs a GPU of compute capability {alternatives(target)}, and this machine shows none. "
+            "It stays as it is: run `dvc repro` on a machine with one"
+        )
+    if differing := differences(target, machine):
+        changes = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in differing.items())
+        raise EnginewrightError(f"{what} was built for another machine: {changes}. Run `dvc repro` to build it here")
+
+
+def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str]]:
+    """Return what differs, by name: the value that the target asks for, and the machine's."""
+    found = {name: (getattr(target, name), getattr(machine, name)) for name in MUST_AGREE}
+    differing = {name: (repr(want), repr(have)) for name, (want, have) in found.items() if want not in (None, have)}
+    if target.or_newer and _runs_plans_of(machine.runtime_version, target.runtime_version):
+        differing.pop("runtime_version", None)
+    fits = any(_covers(listed, machine.capability) for listed in target.capabilities)
+    if target.device == machine.device and not fits:
+        what = "compute capability" if target.device == "cuda" else "instruction sets"
+        differing[what] = (alternatives(target), machine.capability)
+    return differing
+
+
+def _runs_plans_of(version: str, earlier: str) -> bool:
+    """Tell whether a version of TensorRT runs version-compatible plans of another."""
+    here, there = _number(version), _number(earlier)
+    return there <= here and (there[0] == here[0] or (there[0], here[0]) in ACROSS_MAJORS)
+
+
+def _covers(listed: str, capability: str) -> bool:
+    if listed.endswith(OR_NEWER):
+        return _number(capability) >= _number(listed.removesuffix(OR_NEWER))
+    return listed == capability
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def alternatives(target: Target) -> str:
+    """List the compute capabilities that fit."""
+    *others, last = (listed.replace(OR_NEWER, " or newer") for listed in target.capabilities)
+    return f"{', '.join(others)} or {last}" if others else last

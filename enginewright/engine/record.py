@@ -1,21 +1,23 @@
 """engine.json: all that is known of an engine, and what its layers really run in."""
 
+import difflib
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from enginewright.core.files import sha256_of
-from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import CLASSIFICATION, accepted_as
+from enginewright.core.files import ENGINES, Record, sha256, sha256_of
 from enginewright.core.params.build import BuildParams, Profile
-from enginewright.core.params.model import NO_SCORES
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.precisions import accepted_as
-from enginewright.core.record import Record
-from enginewright.core.tasks import CLASSIFICATION
+from enginewright.core.params.model import NO_SCORES, BoxesParams
+from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import file_size
-from enginewright.data.manifest import PreparedTexts
-from enginewright.engine.target import Target
+from enginewright.data.sample_set import PreparedTexts
+from enginewright.engine.machine import Target
+from enginewright.graph.files import graph_sha256
 from enginewright.graph.interface import Blueprint, Interface
 
 FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # in the engine's folder, or beside the graph
@@ -137,3 +139,106 @@ class LayerTime(Layer):
     """A layer and its median time over several calls, which is 0 where the runtime has nothing to do for it."""
 
     milliseconds: float
+
+
+# The folder of an engine: find it from what a user typed, and check it before anything in it is used.
+
+RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
+BUNDLED = "engine"  # the folder of the engine inside a bundle
+WEIGHTS = "model.onnx"  # the graph whose weights an engine takes that has none, and the data file that it refers to
+
+
+def read_engine(folder: Path) -> EngineRecord:
+    """Return the record of the engine, and refuse it if a file is damaged or missing. An engine is executable code, and
+    a runtime's own checks miss damage: the hashes are checked before anything else."""
+    require_engine(folder)
+    record = EngineRecord.read(folder / RECORD)
+    for name, expected in record.files.items():
+        file = folder / name
+        if not file.exists() or sha256(file) != expected:
+            state = "is damaged: its hash differs from the one in engine.json" if file.exists() else "is missing"
+            raise EnginewrightError(
+                f"{file} {state}. Run `dvc repro` to build it again, or `dvc checkout` to restore it"
+            )
+    return record
+
+
+def require_weights(record: EngineRecord, folder: Path) -> None:
+    """Refuse an engine without weights if the files that have them are missing, or are not those of its build."""
+    for name, expected in record.weights.items():
+        file = weights_of(folder).with_name(name)
+        if not file.exists() or sha256(file) != expected:
+            state = "has another hash than engine.json says" if file.exists() else "is missing"
+            raise EnginewrightError(
+                f"{folder} has no weights of its own (build.tensorrt.weights: stripped), and {file}, which has them, "
+                f"{state}: put the file there that has sha256 {expected[:12]}, or build the engine again"
+            )
+
+
+def weights_of(folder: Path) -> Path:
+    """Return the graph whose weights an engine takes: in its folder, or beside that, where a bundle has it."""
+    beside = folder.resolve().parent / WEIGHTS
+    return beside if beside.exists() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
+
+
+def read_refusal(folder: Path) -> Refusal | None:
+    """Return why there is no engine in this folder, or None if there should be one."""
+    return Refusal.read(folder / REFUSED) if (folder / REFUSED).is_file() else None
+
+
+def pass_on_refusal(engine: Path, report: Path) -> bool:
+    """Tell whether there is no engine to measure. The refusal is then written in the place of its measurements."""
+    refusal = read_refusal(engine)
+    if refusal:
+        refusal.write(report)
+        print(f"{refusal.precision}: was not built, so there is nothing to measure")
+    return refusal is not None
+
+
+def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
+    """Refuse an engine of another graph or precision: it might agree with PyTorch and would prove nothing."""
+    if record.precision != precision or record.onnx_sha256 != graph_sha256(onnx):
+        raise EnginewrightError(f"the engine was not built as {precision} of {onnx}: run `dvc repro` to build it again")
+
+
+def require_engine(folder: Path) -> None:
+    if (folder / RECORD).is_file():
+        return
+    if refusal := read_refusal(folder):
+        raise EnginewrightError(f"{folder} has no engine: {refusal.why}")
+    if (inner := folder / BUNDLED / RECORD).is_file():
+        raise EnginewrightError(f"{folder} is a bundle, whose engine is {inner.parent}: give that folder")
+    # A user who writes a bare name may mean an engine beside the folder, or one of the pipeline's.
+    found = [record.parent for place in (ENGINES, folder.parent) for record in sorted(place.glob(f"*/{RECORD}"))]
+    near = {engine.name: engine for engine in found}
+    nearest = difflib.get_close_matches(folder.name, near, n=1, cutoff=0.4)
+    cure = f"; did you mean {near[nearest[0]]}?" if nearest else f": `dvc repro` makes one per precision, in {ENGINES}"
+    what = f"{folder} is not an engine's folder" if folder.exists() else f"there is no engine {folder}"
+    raise EnginewrightError(f"{what}{cure}")
+
+
+# Short names for an engine's layers.
+
+MOST_CHARACTERS = 48
+BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # the name of a fused layer lists its nodes
+# By OpenVINO, which may name a product in bytes after its scales alone, and by ONNX Runtime where channels are last.
+ADDED_ENDING = re.compile(r"/WithoutBiases$|(?:/WithoutBiases)?/Dequantization\w+$|_token_\d+$")
+
+
+def node_names(layer: Layer) -> list[str]:
+    """Return the names of the graph's nodes that became this layer."""
+    names = (ADDED_ENDING.sub("", name) for name in BETWEEN_NAMES.split(layer.name))
+    return list(dict.fromkeys(name for name in names if name)) or [layer.kind]
+
+
+def short_name(layer: Layer) -> str:
+    """Return the name of the main node, and how many nodes were fused with it."""
+    main, *fused = node_names(layer)
+    if len(main) > MOST_CHARACTERS:
+        main = f"{main[: MOST_CHARACTERS // 2]}...{main[-MOST_CHARACTERS // 2 :]}"
+    return main + (f" and {len(fused)} fused" if fused else "")
+
+
+def short_kind(layer: Layer) -> str:
+    """Return the kind without the name of the kernel, which follows it in TensorRT's layers."""
+    return layer.kind.partition(" ")[0]

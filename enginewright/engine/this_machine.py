@@ -6,9 +6,9 @@ from pathlib import Path
 
 from enginewright.core.cores import usable_cores
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.runtimes import RUNTIMES, RuntimeName
+from enginewright.core.facts import RUNTIMES, RuntimeName
 from enginewright.engine.gpu.cuda import NO_GPU
-from enginewright.engine.gpu.device import Hardware, find_gpu, why_no_gpu
+from enginewright.engine.gpu.nvml import Hardware, find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import load_runtime
 

@@ -5,18 +5,226 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import onnx
+import numpy as np
+import onnx  # alone, since stages that only run graphs import this module, and onnx_ir takes longer to import
 import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
-from enginewright.cluster.spread import Work
 from enginewright.core.cores import working_threads
-from enginewright.core.scratch import scratch_folder
+from enginewright.core.files import scratch_folder
+from enginewright.core.spread import Work
 from enginewright.data.feeds import Feeds, Outputs, Run
-from enginewright.data.parts import Part
-from enginewright.graph.data_apart import bytes_of_weights, has_data_apart
+from enginewright.data.sample_set import Part
+from enginewright.graph.data_apart import array_of, bytes_of_weights, has_data_apart, with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.twin import twin_of
+from enginewright.graph.shapes import with_shapes
+from enginewright.graph.simplify import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+
+# Make a float32 graph that computes what a bfloat16 graph means: ONNX Runtime's CPU provider has no Conv in bfloat16.
+# Each result is rounded as arithmetic units do it: they take bfloat16 operands, accumulate in float32 and round once.
+
+BF16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT
+
+
+def uses_bf16(model: onnx.ModelProto) -> bool:
+    """Tell whether a constant is in bfloat16, or a node casts to it."""
+    return any(
+        any(tensor.data_type == BF16 for tensor in graph.initializer) or any(map(_casts_to_bf16, graph.node))
+        for graph in with_bodies(model.graph)
+    )
+
+
+def float32_twin(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with float32 for bfloat16, and each result rounded; leave `model` as it is."""
+    twin = with_shapes(model)  # a copy that holds the type of each tensor
+    for graph in reversed(list(with_bodies(twin.graph))):  # a body before its graph, which copies its nodes
+        _compute_in_float32(graph)
+    return twin
+
+
+def _compute_in_float32(graph: onnx.GraphProto) -> None:
+    typed = (*graph.value_info, *graph.output)
+    rounded = {value.name for value in typed if value.type.tensor_type.elem_type == BF16}
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == BF16:
+            value.type.tensor_type.elem_type = FP32
+    for tensor in graph.initializer:
+        if tensor.data_type == BF16:
+            tensor.CopyFrom(numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
+    changed = onnx.GraphProto()
+    for node in graph.node:
+        changed.node.extend(_rounding(node.input[0], node.output[0]) if _casts_to_bf16(node) else _exact(node, rounded))
+    del graph.node[:]
+    graph.node.extend(changed.node)
+
+
+def _exact(node: onnx.NodeProto, rounded: set[str]) -> list[onnx.NodeProto]:
+    """Return the node, with names for its results before they are rounded, and the nodes that round them."""
+    results = rounded.intersection(node.output)
+    nodes = [node, *(cast for name in node.output if name in results for cast in _rounding(f"{name}.exact", name))]
+    node.output[:] = [f"{name}.exact" if name in results else name for name in node.output]
+    return nodes
+
+
+def _rounding(source: str, target: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Cast", [source], [f"{target}.bf16"], to=BF16),
+        helper.make_node("Cast", [f"{target}.bf16"], [target], to=FP32),
+    ]
+
+
+def _casts_to_bf16(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and any(each.name == "to" and each.i == BF16 for each in node.attribute)
+
+
+# Spell blocks of nvfp4 and mxfp8 out in ONNX's own operators and float32, which ONNX Runtime and OpenVINO execute.
+# The twin does what NVIDIA documents: a block's scale is such that its largest number becomes the largest of the
+# type, and numbers are rounded to the nearest, ties to even.
+
+FP8, FLOAT = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT
+LARGEST_FP4, LARGEST_FP8 = 6.0, 448.0
+E8M0_OF_ONE = 127  # the byte that stands for a scale of 1
+TINY = 1e-30  # so that nothing is divided by zero
+SLACK = 1e-5  # by which a logarithm may be too large
+
+Array = NDArray[Any]
+
+
+def has_blocks(model: onnx.ModelProto) -> bool:
+    """Tell whether the graph rounds in blocks while it runs. The blocks of int4 are constants, and ONNX's own."""
+    return any(node.domain == DOMAIN for node in model.graph.node)
+
+
+def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph without blocks; leave `model` as it is."""
+    twin = onnx.ModelProto()
+    twin.CopyFrom(model)
+    Speller(twin.graph).spell()
+    for entry in [entry for entry in twin.opset_import if entry.domain == DOMAIN]:
+        twin.opset_import.remove(entry)
+    return twin
+
+
+class Speller:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._graph, self._nodes = graph, list(graph.node)
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._quantizing = {
+            node.output[0]: node for node in self._nodes if node.op_type in (FP4_QUANTIZE, MXFP8_QUANTIZE)
+        }
+        read_as_scales = {node.input[1] for node in self._nodes if node.op_type == "DequantizeLinear"}
+        self._of_scales = {node.output[0]: node for node in self._nodes if node.output[0] in read_as_scales}
+
+    def spell(self) -> None:
+        written = []
+        for node in self._nodes:
+            if node.op_type in (FP4_QUANTIZE, MXFP8_QUANTIZE) or node.output[0] in self._of_scales:
+                continue  # what makes floats of numbers and scales does their work
+            if quantizing := self._quantizing.get(node.input[0]) if _makes_floats(node) else None:
+                written += _rounds_blocks(quantizing, node)
+            elif node.op_type == MXFP8_DEQUANTIZE or (_makes_floats(node) and node.input[1] in self._of_scales):
+                self._graph.initializer.append(self._floats(node))
+            else:
+                written.append(node)
+        del self._graph.node[:]
+        self._graph.node.extend(written)
+        read = {name for node in written for name in node.input}
+        for tensor in [tensor for tensor in self._graph.initializer if tensor.name not in read]:
+            self._graph.initializer.remove(tensor)
+
+    def _floats(self, node: onnx.NodeProto) -> TensorProto:
+        """Return weights as the floats that their blocks stand for."""
+        numbers, attributes = self._array(node.input[0]), _attributes(node)
+        if node.op_type == MXFP8_DEQUANTIZE:
+            scales = np.exp2(self._array(node.input[1]).astype(np.float32) - E8M0_OF_ONE)
+            dtype = helper.tensor_dtype_to_np_dtype(attributes["output_dtype"])
+        else:
+            of_scales, dtype = self._of_scales[node.input[1]], np.dtype(np.float32)
+            scales = self._array(of_scales.input[0]).astype(np.float32) * self._array(of_scales.input[1])
+        floats = numbers.astype(np.float32) * np.repeat(scales, attributes["block_size"], attributes["axis"])
+        return numpy_helper.from_array(floats.astype(dtype), node.output[0])
+
+    def _array(self, name: str) -> Array:
+        return array_of(self._constants[name])
+
+
+def _makes_floats(node: onnx.NodeProto) -> bool:
+    return node.op_type in ("DequantizeLinear", MXFP8_DEQUANTIZE)
+
+
+def _rounds_blocks(quantizing: onnx.NodeProto, floats: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Return the nodes that round an activation in blocks."""
+    chain = Chain(floats.output[0])
+    blocks = chain(
+        "Reshape", chain("Cast", quantizing.input[0], to=FLOAT), chain.constant([-1, _attributes(floats)["block_size"]])
+    )
+    amax = chain("ReduceMax", chain("Abs", blocks), chain.constant([-1]), keepdims=1)
+    rounded = (
+        _in_fp4(chain, blocks, amax, quantizing.input[1]) if len(quantizing.input) > 1 else _in_fp8(chain, blocks, amax)
+    )
+    whole = chain("Reshape", rounded, chain("Shape", quantizing.input[0]))
+    chain("Cast", whole, to=_attributes(floats).get("output_dtype", FLOAT), output=floats.output[0])
+    return chain.nodes
+
+
+def _in_fp4(chain: "Chain", blocks: str, amax: str, whole: str) -> str:
+    """Round to 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times a scale, which is float8 times the scale of the tensor."""
+    scale = chain("Div", amax, chain("Mul", whole, chain.constant(LARGEST_FP4)))
+    scale = chain("Min", scale, chain.constant(LARGEST_FP8))  # what is beyond the calibrated range is clipped
+    scale = chain("Mul", chain("Cast", chain("Cast", scale, to=FP8), to=FLOAT), whole)
+    scaled = chain("Div", blocks, chain("Max", scale, chain.constant(TINY)))
+    scaled = chain("Clip", scaled, chain.constant(-LARGEST_FP4), chain.constant(LARGEST_FP4))
+    size = chain("Abs", scaled)
+    steps = chain("Where", chain("Less", size, chain.constant(4.0)), chain.constant(1.0), chain.constant(2.0))
+    steps = chain("Where", chain("Less", size, chain.constant(2.0)), chain.constant(0.5), steps)
+    return chain("Mul", chain("Mul", chain("Round", chain("Div", scaled, steps)), steps), scale)
+
+
+def _in_fp8(chain: "Chain", blocks: str, amax: str) -> str:
+    """Round to float8 times a scale that is a power of two."""
+    largest = chain("Div", chain("Max", amax, chain.constant(TINY)), chain.constant(LARGEST_FP8))
+    power = chain("Div", chain("Log", largest), chain.constant(float(np.log(2))))
+    power = chain("Ceil", chain("Sub", power, chain.constant(SLACK)))
+    scale = chain("Pow", chain.constant(2.0), power)
+    scaled = chain("Clip", chain("Div", blocks, scale), chain.constant(-LARGEST_FP8), chain.constant(LARGEST_FP8))
+    return chain("Mul", chain("Cast", chain("Cast", scaled, to=FP8), to=FLOAT), scale)
+
+
+class Chain:
+    """Collects nodes, under names that begin with that of the last result."""
+
+    def __init__(self, name: str) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._name = name
+
+    def __call__(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Add a node, and return the name of its result."""
+        name = output or f"{self._name}.{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, list(inputs), [name], name, **attributes))
+        return name
+
+    def constant(self, value: float | list[int]) -> str:
+        array = np.asarray(value, np.int64 if isinstance(value, list) else np.float32)
+        return self("Constant", value=numpy_helper.from_array(array))
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+# Find a graph that computes the same where a runtime lacks types or operators of the one at hand.
+
+
+def twin_of(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return the graph in float32, each result rounded as in the graph, if it is in bf16, nvfp4 or mxfp8."""
+    if has_blocks(model):
+        return spelled_out(model)
+    return float32_twin(model) if uses_bf16(model) else None
+
 
 MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a copy of them beside its own
 DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.boxes import CHOSEN_ALREADY, BoxesParams
-from enginewright.core.record import Record
+from enginewright.core.files import Record
+from enginewright.core.params.model import CHOSEN_ALREADY, BoxesParams
 from enginewright.graph.onnx_file import opset_of
 from enginewright.tasks.boxes import DISTINCT
 from enginewright.tasks.detection import CHOSEN_OUTPUTS, Detection

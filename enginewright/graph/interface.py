@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from enginewright.core.files import Record
 from enginewright.core.params.build import BuildParams
-from enginewright.core.record import Record
 from enginewright.data.feeds import Feeds
 
 

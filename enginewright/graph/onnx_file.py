@@ -1,15 +1,20 @@
 """Read and write ONNX files, and count what is in them."""
 
+import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
+from onnx import TensorProto, numpy_helper
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_file
+from enginewright.core.files import Record, new_file
 from enginewright.core.text import in_one_line
-from enginewright.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two
+from enginewright.data.feeds import Outputs
+from enginewright.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two, with_bodies
 from enginewright.graph.files import data_of
 
 OLDEST_OPSET = 13  # the first of Q/DQ nodes with a scale for each channel
@@ -78,3 +83,59 @@ def at_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, oldest)
     except Exception as error:  # ONNX's exceptions share no base class
         raise EnginewrightError(f"the graph cannot be raised to opset {oldest}: {in_one_line(error)}") from None
+
+
+# Check that a graph computes what it must reproduce.
+
+
+class GraphCheck(Record):
+    """The distance of a graph's outputs from those that it must reproduce, on real samples."""
+
+    samples: int
+    max_abs_error: float
+    relative_error: float
+
+
+def check_at_each_size(wanted: Sequence[Outputs], got: Sequence[Outputs], limit: float, what: str) -> GraphCheck:
+    """Check the outputs at each size of the inputs, and return the check with the largest error."""
+    checks = [check_graph(one, other, limit, what) for one, other in zip(wanted, got, strict=True)]
+    return max(checks, key=lambda check: check.relative_error)
+
+
+def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> GraphCheck:
+    """Compare outputs, and refuse a graph beyond the limit, since its cause is known here and not in later stages."""
+    for name, values in wanted.items():
+        if got[name].shape != values.shape:
+            raise EnginewrightError(f"{what}: {name} has shape {got[name].shape} and should have {values.shape}")
+    errors = {name: np.abs(values.astype(np.float64) - got[name]) for name, values in wanted.items()}
+    norms = {name: max(float(np.linalg.norm(values)), 1e-12) for name, values in wanted.items()}
+    relative = {name: float(np.linalg.norm(error)) / norms[name] for name, error in errors.items()}
+    worst = max(relative, key=lambda name: np.inf if np.isnan(relative[name]) else relative[name])
+    if not relative[worst] <= limit:  # also true for NaN
+        raise EnginewrightError(
+            f"{what}: the relative error of {worst} is {relative[worst]:.2e} and may be {limit:.0e} at most"
+        )
+    return GraphCheck(
+        samples=len(wanted[worst]),
+        max_abs_error=max(float(error.max()) for error in errors.values()),
+        relative_error=relative[worst],
+    )
+
+
+# Tell whether two graphs differ in their weights alone.
+
+CALCULATED_WITH = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # shapes and indices, which shape an engine
+
+
+def sha256_without_weights(model: onnx.ModelProto) -> str:
+    """Return the hash of all that makes up a graph but the values of its weights."""
+    digest = hashlib.sha256()
+    for graph in with_bodies(model.graph):
+        for part in (*graph.node, *graph.input, *graph.output):
+            digest.update(part.SerializeToString(deterministic=True))
+        for tensor in sorted(graph.initializer, key=lambda tensor: str(tensor.name)):
+            digest.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode())
+            if tensor.data_type in CALCULATED_WITH:
+                digest.update(numpy_helper.to_array(tensor).tobytes())
+    digest.update(str(sorted((entry.domain, entry.version) for entry in model.opset_import)).encode())
+    return digest.hexdigest()

@@ -1,16 +1,65 @@
 """Read the inputs and outputs of a graph, and refuse what cannot be built."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import BuildParams, Profile
+from enginewright.core.params.samples import IDS, MEANINGS
 from enginewright.data.feeds import BATCH
+from enginewright.data.sample_set import PreparedTexts
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import graph_inputs, load_graph
-from enginewright.graph.shape_inputs import shape_inputs, values_of
 from enginewright.graph.shapes import shapes_of
+
+# Find inputs whose values decide shapes, such as the sizes that a Resize is given.
+
+SHAPES_AT = {  # the operands of an operator whose values are sizes, or decide them
+    "ConstantOfShape": (0,), "Expand": (1,), "Pad": (1,), "Range": (0, 1, 2), "Reshape": (1,), "Resize": (2, 3),
+    "Slice": (1, 2, 4), "Tile": (1,), "TopK": (1,), "Upsample": (1,),
+}  # fmt: skip
+
+
+def shape_inputs(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """Return the inputs whose values decide a shape, each with a node that does it: vectors or numbers of integers.
+    Such an input has no sample in each row."""
+    found = {}
+    for tensor in graph_inputs(graph):
+        kind = tensor.type.tensor_type
+        is_integer = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).kind in "iu"
+        if is_integer and len(kind.shape.dim) < 2 and (node := _reader_of_values(graph, tensor.name)):
+            found[tensor.name] = node
+    return found
+
+
+def values_of(tensor: onnx.ValueInfoProto, node: onnx.NodeProto, profile: Profile, what: str) -> tuple[str, ...]:
+    """Return the axes whose sizes the values of an input are. TensorRT's builder needs a range for each of them."""
+    dims, places = tensor.type.tensor_type.shape.dim, profile.places(tensor.name)
+    count = dims[0].dim_value if dims else 1
+    if sorted(places) != list(range(count)) or not count:
+        each = f"each of its {count} values" if count else "a fixed number of values, and each"
+        raise EnginewrightError(
+            f"{what}: the values of input {tensor.name} decide a shape, in node {node.name or node.output[0]} "
+            f"({node.op_type}): give {each} an axis with a range, as in build.profile.axes.NAME: "
+            f"{{min: 8, opt: 16, max: 32, values: {{{tensor.name}: PLACE}}}}, and put what it holds into samples.values"
+        )
+    return tuple(places[place] for place in range(count))
+
+
+def _reader_of_values(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
+    """Return the first node that takes a shape from the values of an input, or from what is computed from them."""
+    carried = {name}
+    nodes: Sequence[onnx.NodeProto] = graph.node
+    for node in nodes:  # in the order of execution
+        shapes = {node.input[place] for place in SHAPES_AT.get(node.op_type, ()) if place < len(node.input)}
+        if shapes & carried:
+            return node
+        if node.op_type != "Shape" and carried & {*node.input}:
+            carried.update(node.output)
+    return None
+
 
 ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
 FLOATS = ("float32", "float16", "float64")
@@ -101,3 +150,37 @@ def _spec(
 
 def _name_of(size: onnx.TensorShapeProto.Dimension) -> str:
     return "" if size.dim_param.startswith(INFERRED_NAME) else str(size.dim_param)
+
+
+# Refuse a tokenizer whose vocabulary is not that of the model: each text would get the vectors of other words.
+
+PASSED_ON = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
+MOST_SPARE = 0.1  # of the rows: some models have a few more than tokens, as kernels are faster for round numbers
+FEW = 128  # rows, which small tables may have to spare
+
+
+def require_fitting_vocabulary(model: onnx.ModelProto, texts: PreparedTexts | None) -> None:
+    for rows in embedded_rows(model) if texts else ():
+        assert texts, "the loop looked"
+        known, how = texts.vocabulary, texts.how
+        if known > rows:
+            raise EnginewrightError(
+                f"samples.text.tokenizer: {how.tokenizer} knows {known} tokens, and the model's embedding has "
+                f"{rows} rows: it is the tokenizer of another model"
+            )
+        if rows - known > max(FEW, MOST_SPARE * rows) and not how.spare_rows:
+            raise EnginewrightError(
+                f"samples.text.tokenizer: {how.tokenizer} knows {known} tokens, and the model's embedding has "
+                f"{rows} rows: it is likely the tokenizer of another model; if not, set samples.text.spare_rows: true"
+            )
+
+
+def embedded_rows(model: onnx.ModelProto) -> Iterator[int]:
+    """Yield how many rows each table has in which a graph looks token ids up."""
+    tables = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if len(tensor.dims) == 2}
+    ids = {tensor.name for tensor in model.graph.input if MEANINGS.get(tensor.name) == IDS}
+    for node in model.graph.node:
+        if node.op_type in PASSED_ON and node.input[0] in ids:
+            ids.update(node.output)
+        elif node.op_type == "Gather" and node.input[0] in tables and node.input[1] in ids:
+            yield tables[node.input[0]]

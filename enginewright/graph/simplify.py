@@ -6,10 +6,9 @@ from pathlib import Path
 import onnx
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.record import Record
-from enginewright.graph.check import GraphCheck
+from enginewright.core.files import Record
 from enginewright.graph.data_apart import with_constants, without_data_apart
-from enginewright.graph.onnx_file import OLDEST_OPSET, at_opset, load_graph
+from enginewright.graph.onnx_file import OLDEST_OPSET, GraphCheck, at_opset, load_graph
 
 
 class Simplification(Record):
@@ -72,3 +71,10 @@ def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     with G_LOGGER.verbosity(G_LOGGER.ERROR):
         folded: onnx.ModelProto = polygraphy_fold(given, do_shape_inference=False, error_ok=False)
     return with_constants(folded, apart)
+
+
+# NVIDIA's own operators in ONNX files, which round in blocks while the engine runs: no other runtime has them.
+
+DOMAIN = "trt"
+FP4_QUANTIZE = "TRT_FP4DynamicQuantize"
+MXFP8_QUANTIZE, MXFP8_DEQUANTIZE = "TRT_MXFP8DynamicQuantize", "TRT_MXFP8DequantizeLinear"

@@ -24,7 +24,7 @@ from enginewright.core.text import first_line
 from enginewright.data.feeds import BATCH, AxesOf, Feeds, Places
 from enginewright.graph.as_written import open_as_written
 from enginewright.graph.passes.find import all_values, names_in_use, unused_name
-from enginewright.model.call import call_model
+from enginewright.model.checkpoint import call_model
 from enginewright.model.source_model import run_model
 from enginewright.model.user_code import user_frames
 

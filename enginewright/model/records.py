@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from enginewright.core.record import Record
-from enginewright.graph.check import GraphCheck
+from enginewright.core.files import Record
+from enginewright.graph.onnx_file import GraphCheck
 
 
 class Weights(Record):

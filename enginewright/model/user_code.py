@@ -13,7 +13,7 @@ from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
-from enginewright.core.user_modules import look_in_folders_above
+from enginewright.core.user_files import look_in_folders_above
 
 KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 INSTALL_FOLDERS = {

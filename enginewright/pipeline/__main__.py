@@ -10,8 +10,7 @@ from enginewright.core.process import outlive_crashes
 def make_ready() -> None:
     from enginewright.core.params.all import Params
     from enginewright.core.version import require_new_enough, upgrade_hint
-    from enginewright.pipeline.after_a_kill import mend_after_a_kill
-    from enginewright.pipeline.after_a_power_cut import mend_after_a_power_cut
+    from enginewright.pipeline.recovery import mend_after_a_kill, mend_after_a_power_cut
 
     require_new_enough()
     if hint := upgrade_hint():

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from enginewright.core.errors import sentence_of
-from enginewright.core.params.timeouts import TimeoutParams
+from enginewright.core.params.measuring import TimeoutParams
 from enginewright.core.process import end_after
 
 

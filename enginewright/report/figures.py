@@ -11,13 +11,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from enginewright.measure.speed_records import ENGINE, baseline_title
 from enginewright.report import tables
 from enginewright.report.evidence import Findings, curve_over_sizes
-from enginewright.report.noise import noisy_as_quoted
-from enginewright.report.page.charts import RIGHT, frontier
-from enginewright.report.page.labels import GAP, Named, place_labels
+from enginewright.report.page.charts import GAP, RIGHT, Named, frontier, place_labels
 from enginewright.report.verdict import recommend, shippable
-from enginewright.speed.records import ENGINE, baseline_title
+from enginewright.report.wording import noisy_as_quoted
 
 COLORS = {
     "fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea", "int4": "#65a30d",

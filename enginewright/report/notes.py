@@ -3,22 +3,19 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from enginewright.core.params.benchmark import NUMBER_FORMATS
-from enginewright.core.precisions import QUANTIZED
-from enginewright.core.runtimes import RUNTIMES
+from enginewright.core.facts import QUANTIZED, RUNTIMES
+from enginewright.core.params.measuring import NUMBER_FORMATS
 from enginewright.core.text import first_few
-from enginewright.data.padding import Padding
-from enginewright.engine.layer_names import short_name
-from enginewright.mixing.in_words import in_words
-from enginewright.mixing.records import Mix
+from enginewright.data.sample_set import Padding
+from enginewright.engine.record import short_name
+from enginewright.measure.speed_records import Ratio, baseline_title
 from enginewright.model.records import PYTORCH
+from enginewright.precision.mixing.records import Mix, in_words
 from enginewright.report.evidence import Evidence, Findings
-from enginewright.report.layer_pairs import compare, losses
-from enginewright.report.left_in_floats import what_is_left
-from enginewright.report.noise import Noise, machine_reasons, noise_at
 from enginewright.report.tables import OWN_PROCESS
 from enginewright.report.verdict import AS_FAST, is_faster, recommend
-from enginewright.speed.records import Ratio, baseline_title
+from enginewright.report.where_time_goes import compare, losses, what_is_left
+from enginewright.report.wording import Noise, machine_reasons, noise_at
 
 # TensorRT for RTX executes only this in a quantized precision, says NVIDIA's support matrix.
 EXECUTED_BY_RTX = {"int8": "the weights of matrix products alone", "fp8": "matrix products alone"}

@@ -4,16 +4,11 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from enginewright.accuracy.records import Spot, Validation
-from enginewright.core.params.benchmark import EAGER
+from enginewright.core.params.measuring import EAGER
 from enginewright.core.text import file_size, first_few
-from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings
-from enginewright.report.line_fit import fit_line
-from enginewright.report.noise import reasons
-from enginewright.report.verdict import verdict_on
-from enginewright.report.wording import engine_metric
-from enginewright.speed.engines_race import Times
-from enginewright.speed.records import (
+from enginewright.measure.accuracy_records import Spot, Validation
+from enginewright.measure.race import Times
+from enginewright.measure.speed_records import (
     ENGINE,
     LAUNCHED,
     RUNS_FOR_P99,
@@ -23,6 +18,10 @@ from enginewright.speed.records import (
     Throughput,
     baseline_title,
 )
+from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings
+from enginewright.report.verdict import verdict_on
+from enginewright.report.where_time_goes import fit_line
+from enginewright.report.wording import engine_metric, reasons
 
 OWN_PROCESS = "in a process of its own"
 CONTRADICTION = (

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from enginewright.regression.changes import Outcome
-from enginewright.regression.history import GATE, History
+from enginewright.measure.changes import Outcome
+from enginewright.measure.history import GATE, History
 from enginewright.report.figures import COLORS, STYLE
 
 LEAST_ERROR = 1e-7  # the resolution of float32: an error of zero has no place on a logarithmic axis

@@ -1,17 +1,90 @@
 """The slowest layers of each engine, and the layers that became faster or slower by quantizing."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from enginewright.core.precisions import QUANTIZED
-from enginewright.core.runtimes import RUNTIMES
+from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import first_few
-from enginewright.engine.layer_names import short_kind, short_name
-from enginewright.engine.record import LayerTime
-from enginewright.report.evidence import Evidence, Findings
-from enginewright.report.layer_pairs import Comparison, compare, losses
+from enginewright.engine.record import LayerTime, node_names, short_kind, short_name
+from enginewright.precision.floats import floats_in_words
+from enginewright.precision.search.records import Search
+from enginewright.report.evidence import Evidence, Findings, Maker
+
+# Pair the layers of two engines that do the same work, and find where one engine is slower.
+
+CLEARLY_SLOWER = 1.1  # times the other layer; noise makes less
+LEAST_LOSS = 0.005  # as a share of the engine's time; smaller losses do not matter
+
+
+class Pair(NamedTuple):
+    """The layers of two engines that do the same work."""
+
+    ours: LayerTime
+    theirs: LayerTime
+
+    @property
+    def lost(self) -> float:
+        return self.ours.milliseconds - self.theirs.milliseconds
+
+
+class Comparison(NamedTuple):
+    pairs: list[Pair]
+    only_ours: list[LayerTime]  # layers that do not compute and have no counterpart, the slowest first
+    only_theirs: list[LayerTime]
+    unmatched: list[LayerTime]  # our layers that compute: the other engine does their work under other names
+
+
+def compare(ours: Sequence[LayerTime], theirs: Sequence[LayerTime]) -> Comparison:
+    """Pair two layers if each is the first that has a name of the other."""
+    # A fused layer has the names of all its nodes, the main one first. An addition that one compiler fuses into one
+    # convolution and the other into another one therefore does not pair the two convolutions.
+    by_our_names, by_their_names = _by_name(ours), _by_name(theirs)
+    pairs = []
+    for layer in ours:
+        other = _first_namesake(layer, by_their_names)
+        if other is not None and _first_namesake(other, by_our_names) is layer:
+            pairs.append(Pair(layer, other))
+    unmatched = [layer for layer in _unpaired(ours, pairs) if layer.computes]
+    unmatched_there = [layer for layer in _unpaired(theirs, pairs) if layer.computes]
+    if len(unmatched) == len(unmatched_there) == 1:  # one of them may be named after the graph's output
+        pairs.append(Pair(unmatched.pop(), unmatched_there.pop()))
+    return Comparison(pairs, _moving(_unpaired(ours, pairs)), _moving(_unpaired(theirs, pairs)), unmatched)
+
+
+def losses(found: Comparison, whole: float) -> list[Pair]:
+    """Return the pairs in which our layer is slower by more than noise, the greatest loss first."""
+    slower = [
+        pair
+        for pair in found.pairs
+        if pair.ours.milliseconds > CLEARLY_SLOWER * pair.theirs.milliseconds and pair.lost > LEAST_LOSS * whole
+    ]
+    return sorted(slower, key=lambda pair: pair.lost, reverse=True)
+
+
+def _by_name(layers: Sequence[LayerTime]) -> dict[str, LayerTime]:
+    """Return the first layer that has each name."""
+    return {name: layer for layer in reversed(layers) for name in node_names(layer)}
+
+
+def _first_namesake(layer: LayerTime, by_name: Mapping[str, LayerTime]) -> LayerTime | None:
+    return next((by_name[name] for name in node_names(layer) if name in by_name), None)
+
+
+def _unpaired(layers: Sequence[LayerTime], pairs: Sequence[Pair]) -> list[LayerTime]:
+    paired = {id(layer) for pair in pairs for layer in pair}
+    return [layer for layer in layers if id(layer) not in paired]
+
+
+def _moving(layers: Sequence[LayerTime]) -> list[LayerTime]:
+    """Return the layers that take time without computing, such as reorders and casts, the slowest first."""
+    found = [layer for layer in layers if layer.milliseconds and not layer.computes]
+    return sorted(found, key=lambda layer: layer.milliseconds, reverse=True)
+
 
 OVERSTATED = "Timing adds about the same time to each layer, so small layers are overstated."
 MOST_LAYERS = 10
@@ -137,3 +210,106 @@ def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
         | {"executed as": one.precision}
         for one, figures in rows
     ).set_index("layer")
+
+
+# What a quantized engine leaves in floats, by kind: of its weights, its operations, and the time of its layers.
+
+
+def what_is_left(entry: Evidence) -> str | None:
+    """Return a sentence, or None where next to nothing is left."""
+    words = floats_in_words(entry.floats)
+    times = _times(entry)
+    taken = f" They take {sum(times.values()):.0%} of the time of all layers." if times else ""
+    return words and f"{words}.{taken}"
+
+
+def left_table(entry: Evidence) -> pd.DataFrame:
+    times = _times(entry)
+    rows = [
+        {
+            "nodes": f"{row.count}",
+            "of the weights": f"{row.weights:.1%}",
+            "of the operations": f"{row.operations:.1%}",
+            "of the time": f"{times[row.kind]:.1%}" if row.kind in times else "-",
+        }
+        for row in entry.floats
+    ]
+    return pd.DataFrame(rows, index=pd.Index([row.kind for row in entry.floats], name="kind"))
+
+
+def _times(entry: Evidence) -> dict[str, float]:
+    """Return the share of the time of each kind. Other nodes may be fused into a layer, which the first one names."""
+    kinds, found = {name: row.kind for row in entry.floats for name in row.names}, dict[str, float]()
+    for layer in entry.trace.layers:
+        if kind := kinds.get(node_names(layer)[0]):
+            found[kind] = found.get(kind, 0.0) + layer.milliseconds / entry.trace.milliseconds
+    return found
+
+
+# How long the layers of a search take on this machine, in the precision that was searched and in floating point.
+
+Milliseconds = dict[str, float]  # by the node that an engine's layer begins with, as it fuses others into it
+
+
+class Times(NamedTuple):
+    beside: str  # the fastest precision that is not quantized
+    batch: int
+    searched: Milliseconds
+    floating: Milliseconds
+
+
+def times_of(found: Search, findings: Findings, makers: Mapping[str, Maker]) -> Times | None:
+    """Return what both engines take for each layer, or None where there are no such times."""
+    own = next((entry for entry in findings.precisions if entry.precision == found.precision), None)
+    other, names = fastest_in_floats(findings), {layer.name for layer in found.layers}
+    if own is None or other is None:
+        return None
+    searched, floating = (_by_layer(entry.trace.layers, names, makers) for entry in (own, other))
+    if not searched or not floating:
+        return None
+    return Times(other.precision, own.trace.batch, searched, floating)
+
+
+def _by_layer(layers: Sequence[LayerTime], names: Collection[str], makers: Mapping[str, Maker]) -> Milliseconds:
+    """Return the time of each layer that is named after one of the nodes, or after what such a node returns."""
+    found: Milliseconds = {}
+    for layer in layers:
+        made_by = (makers[name].name if name in makers and name not in names else name for name in node_names(layer))
+        if main := next((name for name in made_by if name in names), None):
+            found[main] = found.get(main, 0.0) + layer.milliseconds
+    return found
+
+
+# A straight line through costs that grow with a size: a fixed part, and a part for each item.
+
+LARGEST_DEVIATION = 0.1  # beyond it, a line does not describe the costs
+
+
+class Line(NamedTuple):
+    fixed: float
+    each: float
+    deviation: float  # of the point furthest from the line, as a share of the line
+
+    def at(self, size: float) -> float:
+        return self.fixed + self.each * size
+
+    @property
+    def fits(self) -> bool:
+        return self.deviation <= LARGEST_DEVIATION
+
+
+def fit_line(sizes: Sequence[float], costs: Sequence[float]) -> Line:
+    """Return the line with the least relative errors, so that small sizes count as much as large ones."""
+    size, cost = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
+    shares = np.stack([1 / cost, size / cost], axis=1)  # the shares of both parts in each cost should add up to 1
+    fixed, each = (float(part) for part in np.linalg.lstsq(shares, np.ones(len(cost)))[0])
+    if fixed < 0:  # nothing costs less than nothing
+        fixed, each = 0.0, _only_part(shares[:, 1])
+    elif each < 0:
+        fixed, each = _only_part(shares[:, 0]), 0.0
+    return Line(fixed, each, float(np.max(np.abs(cost / (fixed + each * size) - 1))))
+
+
+def _only_part(share: NDArray[np.float64]) -> float:
+    """Fit one part where the other is zero."""
+    return float(share.sum() / (share @ share))

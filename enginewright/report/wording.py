@@ -1,8 +1,14 @@
 """Wording that several parts of the report share."""
 
-from enginewright.accuracy.records import Validation
+from itertools import chain
+from typing import NamedTuple
+
 from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
+from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.speed_records import SAME_PACE, Ratio
+from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_problems
+from enginewright.report.evidence import Evidence, Findings
 
 
 def percent(share: float | None) -> str:
@@ -26,3 +32,49 @@ def device(machine: Machine) -> str:
     return (
         f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
     )
+
+
+# Noisy ratios, and the reasons for the noise.
+
+
+class Noise(NamedTuple):
+    """The number of noisy ratios among some, and each reason once, however many ratios share it."""
+
+    noisy: int
+    ratios: int
+    why: tuple[str, ...]
+
+
+def noise_at(findings: Findings, entry: Evidence, batch: int) -> Noise:
+    """Return every reason for noise of one precision at one batch size."""
+    found = [reasons(findings, entry, entry.ratio(batch, name)) for name in findings.baselines]
+    return Noise(sum(map(bool, found)), len(found), tuple(dict.fromkeys(chain(*found))))
+
+
+def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
+    """Tell whether the race leaves the speed of a precision beside the first baseline open."""
+    times = findings.quoted(entry)
+    return (times.high - times.low) / times.median > WIDEST_INTERVAL
+
+
+def slowdowns(findings: Findings) -> dict[str, float]:
+    """Return the precisions that were timed on a slower machine than another one, and how many times as slow it was."""
+    paces = {entry.precision: entry.benchmark.pace.microseconds for entry in findings.precisions}
+    best = min((pace for pace in paces.values() if pace), default=0.0)
+    return {precision: pace / best for precision, pace in paces.items() if pace and pace > SAME_PACE * best}
+
+
+def reasons(findings: Findings, entry: Evidence, ratio: Ratio) -> list[str]:
+    """Return why this ratio is noisy; nothing if it is not."""
+    return [broken.sentence for broken in broken_limits(ratio, entry.benchmark)] + machine_reasons(findings, entry)
+
+
+def machine_reasons(findings: Findings, entry: Evidence) -> list[str]:
+    """Return what was wrong with the machine while this precision was timed, at any batch size."""
+    timed = entry.benchmark
+    found = machine_problems(timed)
+    if times := slowdowns(findings).get(entry.precision):
+        found.append(f"the machine was {times:.2f} times as slow as for another precision")
+    if timed.pace.microseconds is None:
+        found.append("the machine never kept to one pace")
+    return found

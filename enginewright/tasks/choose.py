@@ -4,13 +4,13 @@ import difflib
 import importlib
 from collections.abc import Callable, Sequence
 
-from enginewright.core import tasks
+from enginewright.core import facts as tasks
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.boxes import BoxesParams
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.tasks import TASKS
+from enginewright.core.facts import TASKS
+from enginewright.core.params.model import BoxesParams
+from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import first_line
-from enginewright.core.user_modules import look_in_folders_above
+from enginewright.core.user_files import look_in_folders_above
 from enginewright.tasks.classification import Classification
 from enginewright.tasks.detection import Detection
 from enginewright.tasks.embedding import Embedding

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import counted
 from enginewright.data.feeds import Outputs
-from enginewright.tasks.one_output import OneOutput
-from enginewright.tasks.task import Metric, Places, Shapes, Shown, Statistics, Truth, blocks, finite, mean
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, blocks, finite, mean
 
 TOP = 5
 CLASSES_FOR_TOP = 21  # with fewer, hardly an answer would miss the best five

@@ -8,17 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.data.feeds import Outputs
-from enginewright.tasks.one_output import OneOutput
-from enginewright.tasks.task import (
-    Metric,
-    Places,
-    Shapes,
-    Shown,
-    Statistics,
-    Truth,
-    Weights,
-    finite,
-)
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, finite
 
 NEIGHBOURS = 10
 AS_NEAR = 1e-3  # as ANN-Benchmarks has it

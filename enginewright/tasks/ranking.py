@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.embedding import SPEARMAN
-from enginewright.tasks.one_output import OneOutput
-from enginewright.tasks.task import Metric, Places, Shapes, Shown, Statistics, Truth, Weights, finite, mean
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, finite, mean
 
 AS_GOOD = 1e-3  # of the spread of all scores: two that are so near may come in either order
 ROWS_AT_ONCE = 512

@@ -5,17 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from enginewright.data.feeds import Outputs
-from enginewright.tasks.one_output import OneOutput
-from enginewright.tasks.task import (
-    Metric,
-    Places,
-    Shapes,
-    Shown,
-    Statistics,
-    Truth,
-    Weights,
-    finite,
-)
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, finite
 
 LEAST_VARIANCE = 1e-300  # of targets that are all the same
 

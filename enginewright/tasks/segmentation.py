@@ -6,21 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import Preprocessing
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.classification import name_of
-from enginewright.tasks.one_output import OneOutput
-from enginewright.tasks.task import (
-    Metric,
-    Places,
-    Shapes,
-    Shown,
-    Statistics,
-    Truth,
-    Weights,
-    blocks,
-    finite,
-)
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, blocks, finite
 
 if TYPE_CHECKING:
     from PIL import Image

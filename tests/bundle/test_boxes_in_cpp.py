@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from support.detectors import outputs_of
 
-from enginewright.bundle.pages import render
-from enginewright.core.params.boxes import BoxesParams
+from enginewright.bundle.triton import render
+from enginewright.core.params.model import BoxesParams
 from enginewright.tasks.boxes import DISTINCT, PAIRS, find_boxes
 from enginewright.tasks.detection import Detection
 

@@ -30,21 +30,28 @@ from support.project import build_project, judge, make_project
 from support.texts import write_tokenizer
 from support.warm_python import warm_python
 
-from enginewright.bundle import licences, pages, write
+from enginewright.bundle import sbom as licences
+from enginewright.bundle import triton as pages
+from enginewright.bundle import write
 from enginewright.bundle.gate import require_passed
-from enginewright.bundle.pages import REPLACED, preprocessing_for_bundle, render, standalone_preprocessing
-from enginewright.bundle.triton import configuration, replayed_sizes
+from enginewright.bundle.triton import (
+    REPLACED,
+    configuration,
+    preprocessing_for_bundle,
+    render,
+    replayed_sizes,
+    standalone_preprocessing,
+)
 from enginewright.bundle.write import fill, write_bundle
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.build import Axis, Profile, Range
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.params.text import TextPreprocessing
-from enginewright.data.manifest import Manifest, PreparedTexts
+from enginewright.core.params.samples import Preprocessing, TextPreprocessing
 from enginewright.data.preprocessing import prepare
+from enginewright.data.sample_set import Manifest, PreparedTexts
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes.onnxruntime_layout import CHANNELS_LAST, write_layout
+from enginewright.engine.runtimes.onnxruntime_session import CHANNELS_LAST, write_layout
 from enginewright.graph.interface import Interface, TensorSpec
 
 TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"
@@ -53,10 +60,10 @@ SIMULATED_ENGINE = """
 import sys
 from pathlib import Path
 from enginewright.core.params.build import BuildParams
-from enginewright.data.manifest import Manifest
+from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import build_engine
 from enginewright.engine.this_machine import describe_machine
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 onnx, build, manifest, folder, described, *tokenizer = sys.argv[1:]
 machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)
 Path(described).write_text(machine.model_dump_json())

@@ -19,15 +19,13 @@ from support.project import make_project
 from support.texts import write_tokenizer
 
 from enginewright.core.files import sha256
-from enginewright.core.params.boxes import BoxesParams
 from enginewright.core.params.build import Axis, Profile, Range
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.params.text import TextPreprocessing
-from enginewright.data.manifest import Manifest, PreparedTexts, Sample
-from enginewright.data.sample_set import MANIFEST, input_file
+from enginewright.core.params.model import BoxesParams
+from enginewright.core.params.samples import Preprocessing, TextPreprocessing
+from enginewright.data.sample_set import MANIFEST, Manifest, PreparedTexts, Sample, input_file
 from enginewright.engine.build import build_engine
 from enginewright.engine.engine import open_engine
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O0"]

@@ -234,9 +234,9 @@ def test_help_and_completion_load_no_packages():
 
 def test_an_interrupt_is_a_sentence():
     program = (
-        "import sys, enginewright.cli.doctor.environment\n"
+        "import sys, enginewright.cli.commands.doctor\n"
         "def interrupted(): raise KeyboardInterrupt\n"
-        "enginewright.cli.doctor.environment.examine = interrupted\n"
+        "enginewright.cli.commands.doctor.examine = interrupted\n"
         "sys.argv = ['enginewright', 'doctor']\n"
         "from enginewright.cli.main import main; main()"
     )

@@ -10,9 +10,9 @@ import sys
 import pytest
 from support.command import ROOT, enginewright
 
-from enginewright.cli.doctor import environment as doctor
-from enginewright.cli.doctor import machine as diagnosis
-from enginewright.cli.doctor.environment import Check, State
+from enginewright.cli import machine_checks as diagnosis
+from enginewright.cli.commands import doctor as doctor
+from enginewright.cli.commands.doctor import Check, State
 from enginewright.core.params.all import Params
 from enginewright.engine.runtimes import load_runtime
 

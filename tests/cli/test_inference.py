@@ -15,10 +15,8 @@ import pytest
 from PIL import Image
 from support.command import ROOT, enginewright, on_a_terminal
 
-from enginewright.cli.inference.images import ImageReader, find_images, picture_files
-from enginewright.cli.inference.infer import batch_size
-from enginewright.cli.inference.task import require_readable
-from enginewright.cli.inference.texts import find_texts
+from enginewright.cli.commands.infer import batch_size
+from enginewright.cli.inputs import ImageReader, find_images, find_texts, picture_files, require_readable
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.engine import open_engine
 
@@ -224,7 +222,7 @@ def test_scores_that_are_no_numbers_are_an_error(built, machine, inference, imag
 
 def test_neither_torch_nor_pandas_is_loaded(built, images):
     program = (
-        "import sys; from pathlib import Path; from enginewright.cli.inference.infer import infer\n"
+        "import sys; from pathlib import Path; from enginewright.cli.commands.infer import infer\n"
         f"infer(Path({str(built)!r}), [Path({str(images[0])!r})], 1, None, 1, True)\n"
         "print(*sorted({'torch', 'torchvision', 'pandas', 'sklearn', 'openvino'} & sys.modules.keys()))"
     )
@@ -243,7 +241,7 @@ def test_a_bar_is_drawn_only_where_it_is_not_between_answers(built, photos):
 def test_a_folder_that_may_not_be_read_is_a_sentence(built):
     """root may read everything, so the process becomes that of nobody after its imports."""
     program = (
-        "import os, sys, enginewright.cli.inference.infer\n"
+        "import os, sys, enginewright.cli.commands.infer\n"
         "from enginewright.cli.main import build_parser, main; build_parser()\n"
         f"os.setuid({NOBODY}); sys.argv[0] = 'infer'; sys.argv.insert(0, 'enginewright'); main()"
     )

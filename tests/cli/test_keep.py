@@ -5,11 +5,11 @@ import shutil
 import pytest
 from support.paths import ROOT
 
-from enginewright.cli.keep import RESCUED, SEARCHED, freeze_search
+from enginewright.cli.commands.keep import RESCUED, SEARCHED, freeze_search
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.quantization.rescue.records import RESCUE, Rescue
-from enginewright.search.records import Layer, Search, Step
+from enginewright.precision.rescue.records import RESCUE, Rescue
+from enginewright.precision.search.records import Layer, Search, Step
 
 
 @pytest.fixture

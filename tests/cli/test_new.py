@@ -15,9 +15,9 @@ from support.paths import ROOT
 from support.small_project import planned_stages
 
 from enginewright import __version__
+from enginewright.cli.commands.new import place_of_one
 from enginewright.cli.project.choices import Choices, take
 from enginewright.cli.project.layout import FILES, TARGETS
-from enginewright.cli.project.new import place_of_one
 from enginewright.core.params.all import Params
 
 GUESSED = {

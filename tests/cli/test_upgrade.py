@@ -10,12 +10,11 @@ from support.command import enginewright
 from support.warm_python import warm_python
 
 from enginewright import __version__
-from enginewright.cli.project import merge_params as merging
-from enginewright.cli.project import upgrade as upgrading
+from enginewright.cli.commands import upgrade as upgrading
+from enginewright.cli.commands.upgrade import upgrade_project
+from enginewright.cli.project import merge as merging
 from enginewright.cli.project.layout import FILES
-from enginewright.cli.project.params_lines import in_pieces, joined, lines_of
-from enginewright.cli.project.runs_again import runs_again
-from enginewright.cli.project.upgrade import upgrade_project
+from enginewright.cli.project.merge import in_pieces, joined, lines_of, runs_again
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 

@@ -12,7 +12,7 @@ from support.paths import ROOT
 
 from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
-from enginewright.quantization.calibration.cache import read_cache
+from enginewright.precision.calibration.cache import read_cache
 
 
 def test_a_result_and_an_error_come_back(tmp_path):

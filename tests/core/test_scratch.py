@@ -8,10 +8,10 @@ import time
 import pytest
 from support.paths import ROOT
 
-from enginewright.core.scratch import IN_USE, NEW, scratch_folder
+from enginewright.core.files import IN_USE, NEW, scratch_folder
 
 HOLDS = (
-    "from enginewright.core.scratch import scratch_folder\n"
+    "from enginewright.core.files import scratch_folder\n"
     "with scratch_folder() as one:\n    print(one, flush=True)\n    "
 )
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from enginewright.core.streams import escape_what_is_printed
+from enginewright.core.process import escape_what_is_printed
 
 
 @pytest.mark.parametrize(

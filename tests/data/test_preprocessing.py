@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import Preprocessing
 from enginewright.data.preprocessing import normalize, pixels_of, prepare, read_pixels
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source

@@ -6,10 +6,9 @@ from support.texts import texts, write_tokenizer
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.samples import SamplesParams
-from enginewright.data.padding import padding_of
 from enginewright.data.run_all import run_all
-from enginewright.data.sample_set import SampleSet
-from enginewright.data.sources.text_table import Texts
+from enginewright.data.sample_set import SampleSet, padding_of
+from enginewright.data.sources.tables import Texts
 from enginewright.data.splits import write_split
 
 

@@ -8,7 +8,7 @@ from support.paths import ROOT
 
 from enginewright.cli.recipes import apply_recipe
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.tasks import ChosenTask
+from enginewright.core.facts import ChosenTask
 from enginewright.data.sample_set import SampleSet, input_file
 from enginewright.data.sources import open_source
 from enginewright.data.sources.truth import ranked

@@ -20,7 +20,7 @@ from support.small_project import run_pipeline, small_project
 ELSEWHERE = {  # where it is run
     "make check": ".ci/run",
     "make test": ".ci/run",
-    "make nightly": "tests/regression/nightly/test_command.py",
+    "make nightly": "tests/nightly/test_command.py",
 }
 OF_OTHER_SHELLS = re.compile("--print-completion (fish|tcsh|powershell)")  # test_cli.py has fish's
 WHOLE = {"dvc status", "dvc dag", "dvc checkout", "enginewright --version"}  # though no more than a name

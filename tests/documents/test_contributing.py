@@ -16,9 +16,9 @@ WHAT_IT_DOES = {
     "calibration-method": """
 import numpy as np
 from enginewright.engine.engine import open_engine
-from enginewright.quantization.calibration.histogram import Histogram
-from enginewright.quantization.calibration.thresholds import choose_amax
-from enginewright.core.params.calibration import CalibrationParams
+from enginewright.precision.calibration.histogram import Histogram
+from enginewright.precision.calibration.histogram import choose_amax
+from enginewright.core.params.precisions import CalibrationParams
 values = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
 values[0] = 50  # an outlier
 histogram = Histogram(2048)
@@ -50,13 +50,13 @@ assert 1e-5 < error < 0.02, error
 import numpy as np, sys
 from pathlib import Path
 from enginewright.core.params.build import BuildParams
-from enginewright.core.params.inference import InferenceParams
-from enginewright.data.manifest import Manifest
+from enginewright.core.params.build import InferenceParams
+from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.engine.this_machine import describe_machine
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 onnx, machine = Path(sys.argv[1]), describe_machine("onnx_reference")
 build = BuildParams.read()
 about = {"task": "classification", "source": "x", "inputs": ("input",), "preprocessing": None}

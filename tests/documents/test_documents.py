@@ -31,10 +31,10 @@ from enginewright.cli.main import build_parser
 from enginewright.cli.project.layout import FILES as OF_PROJECTS
 from enginewright.cli.recipes import apply_recipe
 from enginewright.core.params.all import Params
-from enginewright.data.manifest import Manifest
 from enginewright.data.preprocessing import prepare
+from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import build_engine
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 
 PARAMS = YAML(typ="safe").load(ROOT / "params.yaml")
 STAGES = planned_stages()

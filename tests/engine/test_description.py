@@ -10,8 +10,8 @@ from support.command import ROOT, enginewright
 from enginewright.core.files import sha256
 from enginewright.engine.build import build_engine
 from enginewright.engine.description import describe_engine
+from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.target import target_of
 from enginewright.engine.this_machine import describe_machine
 
 RTX_HAS_A_WHEEL = (platform.system(), platform.machine()) == ("Linux", "x86_64")

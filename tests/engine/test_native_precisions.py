@@ -1,6 +1,6 @@
 import pytest
 
-from enginewright.engine.native_precisions import UNKNOWN, executed_as
+from enginewright.precision.native_precisions import UNKNOWN, executed_as
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from support.warm_python import warm_python
 
 from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import build_engine
-from enginewright.engine.polygraphy import comparison_script, write_comparison
+from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.target import target_of
 from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.tools import comparison_script, write_comparison
 from enginewright.graph.onnx_file import save_graph
-from enginewright.quantization.cast import cast
+from enginewright.precision.cast import cast
 
 FEEDS = [{"input": np.random.default_rng(5).normal(0, 1, (batch, 3, 8, 8)).astype(np.float32)} for batch in (7, 2)]
 

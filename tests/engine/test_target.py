@@ -1,8 +1,7 @@
 import pytest
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.machine import Machine
-from enginewright.engine.target import differences, require_fits, target_of
+from enginewright.engine.machine import Machine, differences, require_fits, target_of
 
 MACHINE = Machine(
     runtime="tensorrt",

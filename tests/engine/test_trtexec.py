@@ -7,10 +7,9 @@ import pytest
 from support.plugins import plugin_library
 
 from enginewright.core.params.build import Range
-from enginewright.engine.machine import Machine
+from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.target import target_of
-from enginewright.engine.trtexec import reproduce_script
+from enginewright.engine.tools import reproduce_script
 from enginewright.graph.interface import Interface, TensorSpec
 
 VERSIONS = {

@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.pass_checks import autocast, model_of_text, session_of
 
-from enginewright.graph.bf16_twin import float32_twin, uses_bf16
+from enginewright.graph.as_written import float32_twin, uses_bf16
 
 
 @pytest.fixture(scope="module")

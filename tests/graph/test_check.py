@@ -3,7 +3,7 @@ import pytest
 from support.errors import error_of
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.graph.check import check_graph
+from enginewright.graph.onnx_file import check_graph
 
 
 def logits(*values):

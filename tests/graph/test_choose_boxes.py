@@ -7,8 +7,8 @@ from support.detectors import FORMS, outputs_of, passed_through
 from support.pass_checks import model_of_text
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.boxes import BoxesParams
-from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.model import BoxesParams
+from enginewright.core.params.samples import Preprocessing
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.tasks.choose import task_of

@@ -13,19 +13,18 @@ from support.quantized import KEEP_NOTHING
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.build import build_engine
 from enginewright.engine.engine import open_engine
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.graph import data_apart
-from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.graph.bf16_twin import float32_twin
+from enginewright.graph.as_written import float32_twin, open_as_written, run_graph
 from enginewright.graph.data_apart import array_of, is_large
 from enginewright.graph.files import copy_graph, data_of, graph_bytes, graph_files, graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import rewrite_graph
-from enginewright.quantization.calibration.measure import measure
-from enginewright.quantization.cast import cast
-from enginewright.quantization.quantize import quantize
-from enginewright.quantization.write_int8 import Range, write_int8
+from enginewright.precision.calibration.measure import measure
+from enginewright.precision.cast import cast
+from enginewright.precision.quantize import quantize
+from enginewright.precision.write_int8 import Range, write_int8
 from stages.simplify import simplify
 from stages.weights import weights
 

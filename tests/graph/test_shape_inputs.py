@@ -4,7 +4,7 @@ from support.errors import error_of
 
 from enginewright.core.params.build import Axis, Profile, Range
 from enginewright.graph.onnx_file import graph_inputs
-from enginewright.graph.shape_inputs import shape_inputs, values_of
+from enginewright.graph.read_interface import shape_inputs, values_of
 
 IMAGE = "float[batch, 3, 8, 8] image"
 SIZES = {"min": 1, "opt": 2, "max": 4}

@@ -11,7 +11,7 @@ from support.pass_checks import model_of_text
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.graph.simplify import Simplification, fold_constants, simplify_graph
-from enginewright.quantization.write_int8 import tensors_in_int8
+from enginewright.precision.write_int8 import tensors_in_int8
 from stages import simplify as stage
 
 RANGE = {"min": 8, "opt": 8, "max": 16}

@@ -8,7 +8,7 @@ from support.tensors import noise, of_each, sizes_of
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile, Range
 from enginewright.graph.read_interface import interface_of
-from enginewright.model.adopt import adopt_graph, settle_sizes
+from enginewright.model.source_model import adopt_graph, settle_sizes
 
 BATCH = Profile(batch=Range(min=1, opt=2, max=8))
 BATCHED = of_each({0: "batch"})

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.errors import error_of
 
-from enginewright.model.call import call_model, name_outputs
+from enginewright.model.checkpoint import call_model, name_outputs
 
 ONE, OTHER = torch.ones(2, 3), torch.zeros(2, 3, 4)
 Scored = namedtuple("Scored", ["scores", "map"])

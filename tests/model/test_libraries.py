@@ -14,10 +14,9 @@ from support.tensors import of_each
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile, Range
 from enginewright.core.params.model import ModelParams
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.params.text import TextPreprocessing
-from enginewright.data.manifest import PreparedTexts
-from enginewright.model import from_timm
+from enginewright.core.params.samples import Preprocessing, TextPreprocessing
+from enginewright.data.sample_set import PreparedTexts
+from enginewright.model import factory as from_timm
 from enginewright.model.export import export_model
 from enginewright.model.factory import make_model
 from enginewright.model.from_transformers import (

@@ -10,8 +10,7 @@ from torchvision.models.detection.ssd import SSD
 from torchvision.ops import FrozenBatchNorm2d, batched_nms
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.boxes import BoxesParams
-from enginewright.core.params.model import ModelParams
+from enginewright.core.params.model import BoxesParams, ModelParams
 from enginewright.model.factory import make_model
 from enginewright.model.one_stage import as_graph, with_usual_epsilon
 from enginewright.tasks.boxes import find_boxes

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.text import TextPreprocessing
-from enginewright.data.manifest import Manifest, PreparedTexts
-from enginewright.data.sample_set import SampleSet
+from enginewright.core.params.samples import TextPreprocessing
+from enginewright.data.sample_set import Manifest, PreparedTexts, SampleSet
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.model.records import Weights
 from enginewright.model.source_model import (

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.weights import TrainingParams
-from enginewright.model.training import last_layer, train, train_all_layers, usable_device
+from enginewright.core.params.model import TrainingParams
+from enginewright.model.weights import last_layer, train, train_all_layers, usable_device
 
 
 class WithAuxiliaryOutput(nn.Module):

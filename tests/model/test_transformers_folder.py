@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from enginewright.model.transformers_folder import preprocessing_of, texts_of
+from enginewright.model.from_transformers import preprocessing_of, texts_of
 
 SHARE = {"rescale_factor": 0.00392156862745098, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 VALUES = {"color": "rgb", "divide_by": 255, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}

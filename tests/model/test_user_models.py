@@ -23,9 +23,8 @@ from support.small_project import (
 )
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.inference import InferenceParams
-from enginewright.data.manifest import Manifest
-from enginewright.data.sample_set import output_file
+from enginewright.core.params.build import InferenceParams
+from enginewright.data.sample_set import Manifest, output_file
 from enginewright.engine.engine import open_engine
 from enginewright.model.records import Reference, Weights
 
@@ -114,7 +113,7 @@ def shapes(specs):
 
 
 def test_every_stage_is_run(project):
-    elsewhere = {"mix"}  # tests/mixing/test_stage.py
+    elsewhere = {"mix"}  # tests/precision/mixing/test_stage.py
     assert {*STAGES, *PER_PRECISION, "race", "report", "gate", *elsewhere} == planned_stages().keys()
 
 

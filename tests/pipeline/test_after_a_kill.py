@@ -9,7 +9,7 @@ import pytest
 from dvc.lock import make_lock
 from support.paths import ROOT
 
-from enginewright.pipeline.after_a_kill import TMP, mend_after_a_kill
+from enginewright.pipeline.recovery import TMP, mend_after_a_kill
 
 LOCK = (ROOT / "machine/dvc.lock").read_text()
 REMOVED = " was cut off when DVC was killed, and is removed"

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from enginewright.pipeline import after_a_power_cut
-from enginewright.pipeline.after_a_power_cut import CHECKED, OBJECTS, mend_after_a_power_cut
+from enginewright.pipeline import recovery as after_a_power_cut
+from enginewright.pipeline.recovery import CHECKED, OBJECTS, mend_after_a_power_cut
 
 SAID = (
     "1 files of DVC's cache were cut off when the machine stopped, and are removed: what they held is made again when"

@@ -69,16 +69,16 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
         ("enginewright/core/files.py", add("if TYPE_CHECKING:\n    from enginewright.cli import terminal"), set()),
         ("stages/__init__.py", CODE, set()),
         ("enginewright/__init__.py", CODE, set()),
-        ("enginewright/cli/terminal.py", add("COLOUR = 33"), set()),
+        ("enginewright/cli/arguments.py", add("COLOUR = 33"), set()),
         ("enginewright/bundle/write.py", CODE, set()),
         ("enginewright/report/page/charts.py", CODE, {"report"}),
         ("enginewright/report/page/page.css", add("p { color: red }"), {"report"}),
         ("enginewright/report/page/page.html", add("<p>more</p>"), {"report"}),
-        ("enginewright/quantization/calibration/thresholds.py", CODE, {"calibrate", "rescue", "search"}),
-        ("enginewright/quantization/calibration/sketch.py", CODE, {"calibrate", "rescue", "search", "report"}),
-        ("enginewright/quantization/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
-        ("enginewright/core/params/weights.py", CODE, {"weights", "machine", "report"}),
-        ("enginewright/core/params/benchmark.py", CODE, {"benchmark", "race", "trace", "mix", "machine", "report"}),
+        ("enginewright/precision/calibration/histogram.py", CODE, {"calibrate", "rescue", "search"}),
+        ("enginewright/precision/calibration/histogram.py", CODE, {"calibrate", "rescue", "search", "report"}),
+        ("enginewright/precision/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
+        ("enginewright/core/params/model.py", CODE, {"weights", "machine", "report"}),
+        ("enginewright/core/params/measuring.py", CODE, {"benchmark", "race", "trace", "mix", "machine", "report"}),
         ("enginewright/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
         ("enginewright/engine/runtimes/tensorrt.py", CODE, set()),
         ("stages/gate.py", CODE, {"gate"}),
@@ -95,10 +95,10 @@ def test_a_runtime_counts_where_it_is_in_use(rerun):
 
 
 def test_a_module_that_is_imported_for_its_types_alone_does_not_count(rerun):
-    only_types = add("if TYPE_CHECKING:\n    import enginewright.cli.terminal")
-    really = add("def later():\n    import enginewright.cli.terminal")
-    assert rerun(("stages/gate.py", only_types), ("enginewright/cli/terminal.py", CODE)) == set()
-    assert rerun(("stages/gate.py", really), ("enginewright/cli/terminal.py", CODE)) == {"gate"}
+    only_types = add("if TYPE_CHECKING:\n    import enginewright.cli.arguments")
+    really = add("def later():\n    import enginewright.cli.arguments")
+    assert rerun(("stages/gate.py", only_types), ("enginewright/cli/arguments.py", CODE)) == set()
+    assert rerun(("stages/gate.py", really), ("enginewright/cli/arguments.py", CODE)) == {"gate"}
 
 
 def test_the_users_model_counts_where_it_is_run(copy):
@@ -152,12 +152,12 @@ def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     found = {path.relative_to(ROOT).as_posix(): set(unfindable_imports(ast.parse(path.read_text()))) for path in paths}
     assert {name: ways for name, ways in found.items() if ways} == {
-        "enginewright/api/build.py": {"import_module", "the root package"},  # no stage imports these
-        "enginewright/bundle/licences.py": {"the root package"},
-        "enginewright/cli/inference/infer.py": {"the root package"},
+        "enginewright/cli/python.py": {"import_module", "the root package"},  # no stage imports these
+        "enginewright/bundle/sbom.py": {"the root package"},
+        "enginewright/cli/commands/infer.py": {"the root package"},
         "enginewright/cli/main.py": {"the root package"},
         "enginewright/cli/project/layout.py": {"the root package"},
-        "enginewright/cli/project/upgrade.py": {"the root package"},
+        "enginewright/cli/commands/upgrade.py": {"the root package"},
         "enginewright/core/version.py": {"the root package"},  # its number, which changes no result
         "enginewright/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
         "enginewright/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists

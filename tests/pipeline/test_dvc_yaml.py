@@ -12,7 +12,7 @@ from support.paths import ROOT
 from support.small_project import planned_stages
 
 from enginewright.core.params.all import Section  # and with it every section
-from enginewright.core.params.timeouts import TimeoutParams
+from enginewright.core.params.measuring import TimeoutParams
 
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
@@ -248,15 +248,15 @@ def test_parameters_are_read_by_stages_and_commands_only():
     assert readers == [
         "enginewright/bundle/write.py",
         "enginewright/cli/commands/compare.py",
-        "enginewright/cli/doctor/machine.py",
-        "enginewright/cli/keep.py",
-        "enginewright/cli/project/upgrade.py",
+        "enginewright/cli/machine_checks.py",
+        "enginewright/cli/commands/keep.py",
+        "enginewright/cli/commands/upgrade.py",
         "enginewright/cli/recipes.py",
-        "enginewright/cli/reduce.py",
-        "enginewright/fleet/here.py",
-        "enginewright/fleet/run.py",
+        "enginewright/cli/commands/reduce.py",
+        "enginewright/targets/here.py",
+        "enginewright/targets/run.py",
         "enginewright/pipeline/__main__.py",
-        "enginewright/regression/nightly/night.py",
+        "enginewright/nightly/night.py",
     ]
 
 

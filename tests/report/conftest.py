@@ -5,17 +5,26 @@ import pytest
 from support.findings import race_of
 from support.results import accuracy, agreed
 
-from enginewright.accuracy.agreement import spread
-from enginewright.accuracy.records import Errors, Spot, Spread, Validation
 from enginewright.core.params.build import Profile, Range
+from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord, Layer, LayerTime
-from enginewright.engine.target import target_of
 from enginewright.graph.interface import Interface, TensorSpec
-from enginewright.mixing.records import MIX
+from enginewright.measure.accuracy_records import Errors, Spot, Spread, Validation
+from enginewright.measure.agreement import spread
+from enginewright.measure.speed_records import (
+    Benchmark,
+    Contention,
+    Latency,
+    MachinePace,
+    PeakMemory,
+    Ratio,
+    Throughput,
+    Trace,
+)
 from enginewright.model.records import PYTORCH
-from enginewright.quantization.conversion import Conversion
+from enginewright.precision.cast import Conversion
+from enginewright.precision.mixing.records import MIX
 from enginewright.report.evidence import Evidence, Findings, gather_findings
-from enginewright.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput, Trace
 from enginewright.tasks.classification import Classification
 
 BATCHES = (1, 8)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from enginewright.engine.layer_names import node_names, short_kind, short_name
-from enginewright.engine.record import LayerTime
-from enginewright.report.layer_pairs import compare, losses
+from enginewright.engine.record import LayerTime, node_names, short_kind, short_name
+from enginewright.report.where_time_goes import compare, losses
 
 
 def layer(name, milliseconds=1.0, kind="Convolution", computes=True):

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from enginewright.engine.record import LayerTime
-from enginewright.quantization.floats import Left
-from enginewright.report.left_in_floats import left_table, what_is_left
+from enginewright.precision.floats import Left
 from enginewright.report.notes import notes_on
+from enginewright.report.where_time_goes import left_table, what_is_left
 
 
 @pytest.fixture

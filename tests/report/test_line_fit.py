@@ -2,7 +2,7 @@
 
 import pytest
 
-from enginewright.report.line_fit import fit_line
+from enginewright.report.where_time_goes import fit_line
 
 
 def test_a_line_has_the_least_relative_errors_and_says_how_far_it_is_off():

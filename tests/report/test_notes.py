@@ -16,11 +16,11 @@ from support.findings import (
     summary_of,
 )
 
-from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.model import BoxesParams
+from enginewright.measure.speed_records import MachinePace
+from enginewright.measure.timing import broken_limits, machine_problems
 from enginewright.report import tables
 from enginewright.report.verdict import sentence
-from enginewright.speed.noise_limits import broken_limits, machine_problems
-from enginewright.speed.records import MachinePace
 
 
 def noted(found):

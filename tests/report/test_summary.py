@@ -9,7 +9,7 @@ from support.pages import Reader, page_of, require_same_figures
 from enginewright.engine.record import Layer
 from enginewright.report import tables
 from enginewright.report.figures import draw_figures
-from enginewright.report.metrics import metrics
+from enginewright.report.summary import metrics
 from enginewright.report.verdict import recommend, sentence
 
 

@@ -6,7 +6,7 @@ import pytest
 from support.findings import on_gpu, summary_of, taking
 
 from enginewright.report import tables
-from enginewright.report.metrics import metrics
+from enginewright.report.summary import metrics
 from enginewright.report.verdict import failures_of, sentence
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.findings import summary_of
 
 from enginewright.report import tables
-from enginewright.report.metrics import metrics
+from enginewright.report.summary import metrics
 from enginewright.report.verdict import choose, recommend, sentence
 
 

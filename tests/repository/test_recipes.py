@@ -14,12 +14,12 @@ from support.paths import ROOT
 from support.small_project import TINY, run_pipeline, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
-from enginewright.accuracy.records import Validation
-from enginewright.cli.inference.infer import infer
+from enginewright.cli.commands.infer import infer
 from enginewright.cli.recipes import apply_recipe
+from enginewright.core.facts import ChosenTask
 from enginewright.core.params.all import Params
-from enginewright.core.tasks import ChosenTask
-from enginewright.data.manifest import Manifest
+from enginewright.data.sample_set import Manifest
+from enginewright.measure.accuracy_records import Validation
 from enginewright.model.records import Export, Reference
 from recipes import regressor, scenes
 

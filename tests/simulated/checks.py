@@ -14,10 +14,9 @@ from cuda.bindings import runtime as cudart
 from onnx import helper
 
 from enginewright.core.params.precisions import Keep
-from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.graph.bf16_twin import float32_twin
+from enginewright.graph.as_written import float32_twin, open_as_written, run_graph
 from enginewright.graph.onnx_file import save_graph
-from enginewright.quantization.cast import cast
+from enginewright.precision.cast import cast
 from simulated.surface import Simulated
 from simulated.tensorrt import with_version
 

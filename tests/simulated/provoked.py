@@ -25,11 +25,10 @@ from onnx import numpy_helper
 from support.errors import error_of
 from support.plugins import plugin_library, run_once
 
-from enginewright.cli.refit import refit_engine
+from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
-from enginewright.core.params.build import Range
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams, Range
 from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import build_engine
 from enginewright.engine.description import describe_engine
@@ -37,21 +36,20 @@ from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import cuda
 from enginewright.engine.gpu.nvml import GpuSampler, process_megabytes
 from enginewright.engine.gpu.session import DeviceSession
-from enginewright.engine.gpu.timing_cache import read_timing_cache
-from enginewright.engine.polygraphy import write_comparison
+from enginewright.engine.machine import lacking, target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import load_runtime
-from enginewright.engine.target import lacking, target_of
+from enginewright.engine.runtimes.tensorrt_library import read_timing_cache
 from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
-from enginewright.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
-from enginewright.quantization.cast import cast
-from enginewright.quantization.quantize import quantize
-from enginewright.speed.contenders import pytorch_contender, require_possible
-from enginewright.speed.layer_times import trace_engine
-from enginewright.speed.records import ENGINE, LAUNCHED
+from enginewright.graph.simplify import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE
+from enginewright.measure.contenders import pytorch_contender, require_possible
+from enginewright.measure.speed_records import ENGINE, LAUNCHED, trace_engine
+from enginewright.precision.cast import cast
+from enginewright.precision.quantize import quantize
 from simulated import cudart
 from simulated.tensorrt import with_version
 from stages import benchmark

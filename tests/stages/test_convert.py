@@ -12,13 +12,12 @@ from support.paths import ROOT
 from support.quantized import KEEP_NOTHING, quantized_inputs
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.calibration import CalibrationParams
+from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import count_nodes, load_graph
-from enginewright.quantization.calibration.cache import write_cache
-from enginewright.quantization.calibration.provenance import provided_provenance
-from enginewright.quantization.dialect import dialect_of
-from enginewright.quantization.in_dialect import (
+from enginewright.precision.calibration.cache import provided_provenance, write_cache
+from enginewright.precision.dialect import dialect_of
+from enginewright.precision.in_dialect import (
     NO_KERNEL,
     OVERFLOWS,
     Ingredients,

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.folder import read_engine
-from enginewright.engine.record import Refusal
-from enginewright.engine.target import Target
+from enginewright.engine.machine import Target
+from enginewright.engine.record import Refusal, read_engine
 from stages import build as stage
 from stages.benchmark import benchmark
 from stages.build import build

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from enginewright.speed.machine_lock import NAME as LOCK
+from enginewright.measure.timing import NAME as LOCK
 from support.checkout import Project, checkout
 from support.paths import ROOT
 from support.project import let_make_run

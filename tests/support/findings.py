@@ -3,12 +3,12 @@
 from dataclasses import replace
 from itertools import combinations
 
-from enginewright.accuracy.records import Interval, Result
-from enginewright.engine.gpu.conditions import GpuConditions
+from enginewright.engine.gpu.nvml import GpuConditions
+from enginewright.measure.accuracy_records import Interval, Result
+from enginewright.measure.race import EnginesRace, Pair
+from enginewright.measure.speed_records import LAUNCHED, MachinePace, PeakMemory
 from enginewright.report.summary import write_summary
 from enginewright.report.verdict import failures_of
-from enginewright.speed.engines_race import EnginesRace, Pair
-from enginewright.speed.records import LAUNCHED, MachinePace, PeakMemory
 
 GPU = GpuConditions(
     samples=20,

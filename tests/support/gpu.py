@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.facts import PRECISIONS
+from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.precisions import Keep
-from enginewright.core.precisions import PRECISIONS
 from enginewright.data.preprocessing import prepare
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord

@@ -10,13 +10,13 @@ import pytest
 
 from enginewright.core.params.all import Params
 from enginewright.engine.tools import Tools
-from enginewright.graph.check import GraphCheck
+from enginewright.graph.onnx_file import GraphCheck
 from enginewright.graph.simplify import Simplification
-from enginewright.quantization.calibration.provenance import Calibration
-from enginewright.quantization.calibration.sketch import Histograms, Sketch
-from enginewright.report.background import Background, Maker
-from enginewright.report.metrics import metrics
+from enginewright.precision.calibration.cache import Calibration
+from enginewright.precision.calibration.histogram import Histograms, Sketch
+from enginewright.report.evidence import Background, Maker
 from enginewright.report.page.render import render_page
+from enginewright.report.summary import metrics
 from enginewright.report.trend import trend_rows
 from enginewright.report.verdict import failures_of
 from support.paths import ROOT

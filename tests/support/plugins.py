@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams
 from enginewright.engine.engine import open_engine
 
 SOURCES = {

@@ -4,18 +4,16 @@ import shutil
 import sys
 from pathlib import Path
 
-from enginewright.accuracy.records import Errors, Spread, Validation
 from enginewright.core.params.build import BuildParams
-from enginewright.data.manifest import Manifest
+from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import build_engine
-from enginewright.engine.machine import Machine
+from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.target import target_of
 from enginewright.engine.this_machine import describe_machine
+from enginewright.measure.accuracy_records import Errors, Spread, Validation
+from enginewright.measure.changes import Measured, Measurements, Verdict
+from enginewright.measure.speed_records import Benchmark, Contention, Latency, MachinePace, Ratio
 from enginewright.model.records import PYTORCH
-from enginewright.regression.measurements import Measured, Measurements
-from enginewright.regression.verdict import Verdict
-from enginewright.speed.records import Benchmark, Contention, Latency, MachinePace, Ratio
 from support.command import ROOT
 from support.results import accuracy, agreed
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from enginewright.accuracy.records import Validation
 from enginewright.cli.recipes import apply_recipe
 from enginewright.core import process
 from enginewright.engine.record import EngineRecord
-from enginewright.regression.verdict import Verdict
+from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.changes import Verdict
 from support.checkout import checkout
 from support.paths import ROOT
 from support.warm_python import warm_python

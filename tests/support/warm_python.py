@@ -39,10 +39,10 @@ IMPORTED = (
     "jinja2", "matplotlib.backends.backend_agg",
 )  # fmt: skip
 OF_THE_COMMANDS = (
-    "enginewright.cli.main", "enginewright.cli.inference.infer", "enginewright.bundle.write",
+    "enginewright.cli.main", "enginewright.cli.commands.infer", "enginewright.bundle.write",
     "enginewright.core.params.all",
-    "enginewright.engine.engine", "enginewright.engine.this_machine", "enginewright.regression.nightly.night",
-    "enginewright.regression.comparison",
+    "enginewright.engine.engine", "enginewright.engine.this_machine", "enginewright.nightly.night",
+    "enginewright.measure.comparison",
 )  # fmt: skip
 PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginewright": ("-m", "enginewright.cli")}
 PROGRAMS |= {"polygraphy": ("-c", "from polygraphy.tools import main; raise SystemExit(main())")}

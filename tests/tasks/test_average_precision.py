@@ -7,8 +7,8 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from enginewright.data.box_rows import COUNTED, CROWD, IGNORED, NO_CLASS
-from enginewright.tasks.average_precision import match_all, mean_average_precision
+from enginewright.data.sources.truth import COUNTED, CROWD, IGNORED_BOX, NO_CLASS
+from enginewright.tasks.boxes import match_all, mean_average_precision
 
 ALL, HALF = slice(None), slice(1)
 BEYOND_EVERY_SIZE = 1e11  # an area by which COCO ignores a box
@@ -50,7 +50,7 @@ def by_coco(pairs, classes):
     for image, (found, known) in enumerate(pairs, 1):
         for kind, left, top, right, bottom, state in known[known[:, 0] >= 0].tolist():
             box = [left, top, right - left, bottom - top]
-            area = BEYOND_EVERY_SIZE if state == IGNORED else box[2] * box[3]
+            area = BEYOND_EVERY_SIZE if state == IGNORED_BOX else box[2] * box[3]
             annotation = {"image_id": image, "category_id": int(kind), "bbox": box, "iscrowd": int(state == CROWD)}
             annotations.append({"id": len(annotations) + 1, "area": area, **annotation})
         for left, top, right, bottom, score, kind in found.tolist():
@@ -73,7 +73,12 @@ def by_coco(pairs, classes):
 
 @pytest.mark.parametrize(
     ("images", "classes", "kinds"),
-    [(30, 3, (COUNTED,)), (60, 5, (COUNTED, COUNTED, CROWD, IGNORED)), (40, 40, (COUNTED, CROWD)), (9, 1, (COUNTED,))],
+    [
+        (30, 3, (COUNTED,)),
+        (60, 5, (COUNTED, COUNTED, CROWD, IGNORED_BOX)),
+        (40, 40, (COUNTED, CROWD)),
+        (9, 1, (COUNTED,)),
+    ],
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_map_is_that_of_pycocotools(images, classes, kinds, seed, capsys):

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginewright.accuracy.agreement import broken_thresholds, compare, origin_of_loss
-from enginewright.accuracy.results import agreement_of, measure
-from enginewright.core.params.boxes import BoxesParams
+from enginewright.core.params.model import BoxesParams
 from enginewright.core.params.precisions import Thresholds
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.data.box_rows import COUNTED
+from enginewright.core.params.samples import Preprocessing
 from enginewright.data.preprocessing import pixels_of, prepare
-from enginewright.data.sources.boxes import Boxes
+from enginewright.data.sources.truth import COUNTED, Boxes
+from enginewright.measure.agreement import agreement_of, broken_thresholds, compare, measure, origin_of_loss
 from enginewright.tasks.choose import misfit_of, task_of
 
 SIDE, CELL, IMAGES = 64, 8, 24

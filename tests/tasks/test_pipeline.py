@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pipeline, run_stages, small_project
 
-from enginewright.accuracy.records import Validation
 from enginewright.bundle.write import write_bundle
-from enginewright.cli.inference.infer import infer
+from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.record import EngineRecord
+from enginewright.measure.accuracy_records import Validation
 
 TO_VALIDATION = (*STAGES, *PER_PRECISION[: PER_PRECISION.index("validate") + 1])
 NETWORKS = """

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import jaccard_score, ndcg_score, r2_score, root_mean_squared_error
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import Preprocessing
 from enginewright.tasks import task as tasks
 from enginewright.tasks.choose import misfit_of, task_of
 

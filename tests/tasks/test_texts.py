@@ -15,20 +15,19 @@ import pytest
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
-from enginewright.accuracy.examples import Examples
-from enginewright.accuracy.records import Validation
-from enginewright.bundle.pages import standalone_tokenization, texts_for_bundle
-from enginewright.cli.inference.infer import infer
+from enginewright.bundle.triton import standalone_tokenization, texts_for_bundle
+from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.core.params.inference import InferenceParams
-from enginewright.core.params.text import TextPreprocessing
-from enginewright.data.manifest import PreparedTexts
-from enginewright.data.sample_set import SampleSet
+from enginewright.core.params.build import InferenceParams
+from enginewright.core.params.samples import TextPreprocessing
+from enginewright.data.sample_set import PreparedTexts, SampleSet
 from enginewright.data.texts import TextReader
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord
-from enginewright.graph.vocabulary import require_fitting_vocabulary
+from enginewright.graph.read_interface import require_fitting_vocabulary
+from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.examples import Examples
 
 NETWORK = """
 import torch
@@ -158,7 +157,7 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(count, spare, told, tmp_pa
         "{ i = Cast <to = 7> (input_ids) y = Gather (t, i) }"
     )
     graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((150, 4), np.float32), "t"))
-    monkeypatch.setattr("enginewright.graph.vocabulary.FEW", 20)
+    monkeypatch.setattr("enginewright.graph.read_interface.FEW", 20)
     how = TextPreprocessing(tokenizer="t.json", spare_rows=spare)
     reader = TextReader(write_tokenizer(tmp_path / "t.json", [f"w{n}" for n in range(count)]), how)
     prepared = PreparedTexts(how=how, tokenizer_sha256="", vocabulary=reader.vocabulary, cut=0, together=1)

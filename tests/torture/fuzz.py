@@ -35,13 +35,13 @@ LIGHT = (
     "numpy.lib.format", "PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "PIL.TiffImagePlugin",
     "PIL.WebPImagePlugin",
     "ruamel.yaml", "tokenizers", "enginewright.cli.recipes", "enginewright.core.params.all", "enginewright.data.splits",
-    "enginewright.quantization.calibration.cache", "enginewright.regression.history",
-    "enginewright.regression.earlier_engines",
-    "enginewright.search.journal", "enginewright.pipeline.after_a_kill",
+    "enginewright.precision.calibration.cache", "enginewright.measure.history",
+    "enginewright.measure.earlier_engines",
+    "enginewright.precision.search.search", "enginewright.pipeline.recovery",
 )  # fmt: skip
 HEAVY = (
     "torch", "onnx", "onnxruntime", "onnxsim", "polygraphy.backend.onnx", "openvino", "enginewright.engine.engine",
-    "enginewright.engine.runtimes.openvino", "enginewright.model.adopt", "enginewright.model.checkpoint",
+    "enginewright.engine.runtimes.openvino", "enginewright.model.source_model", "enginewright.model.checkpoint",
     "enginewright.model.export",
     "enginewright.model.source_model", "enginewright.graph.passes", "enginewright.graph.simplify",
 )  # fmt: skip

@@ -70,14 +70,14 @@ def _fleets() -> tuple[bytes, ...]:
 
 
 def _fleet() -> None:
-    from enginewright.fleet.file import Fleet
+    from enginewright.targets.file import Fleet
 
     Fleet.read().only(()).on_runner("h200")
 
 
 def _answer(measured: bytes) -> bytes:
-    from enginewright.fleet.answer import Answer, Energy, Measured, Speed
-    from enginewright.regression.measurements import Measurements
+    from enginewright.measure.changes import Measurements
+    from enginewright.targets.answer import Answer, Energy, Measured, Speed
 
     known = Measurements.model_validate_json(measured)
     speed = Speed(batch=8, requests=2, p50=0.001, p99=0.002, images_per_second=4000.0, slowest=0.003)
@@ -89,7 +89,7 @@ def _answer(measured: bytes) -> bytes:
 
 def _answers(path: Path) -> Callable[[], object]:
     def read() -> None:
-        from enginewright.fleet.answer import Answers
+        from enginewright.targets.answer import Answers
 
         answers = Answers(path.parent)
         if found := answers.of(path.stem):
@@ -100,8 +100,8 @@ def _answers(path: Path) -> Callable[[], object]:
 
 def _trace(precision: str) -> bytes:
     from enginewright.engine.record import LayerTime
-    from enginewright.regression.measurements import Measurements
-    from enginewright.speed.records import Trace
+    from enginewright.measure.changes import Measurements
+    from enginewright.measure.speed_records import Trace
 
     layers = tuple(
         LayerTime(name=name, kind="Conv", precision="f32", computes=True, milliseconds=0.1) for name in LAYERS
@@ -111,10 +111,9 @@ def _trace(precision: str) -> bytes:
 
 
 def _traces() -> None:
-    from enginewright.mixing.here import Here
-    from enginewright.mixing.traces import median_times, read_traces
-    from enginewright.mixing.ways import ways_worth_trying
-    from enginewright.regression.measurements import Measurements
+    from enginewright.measure.changes import Measurements
+    from enginewright.precision.mixing.records import ways_worth_trying
+    from enginewright.precision.mixing.traces import Here, median_times, read_traces
 
     places = {name: number for number, name in enumerate(LAYERS)}
     here = Here(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
@@ -129,8 +128,8 @@ def _times() -> bytes:
 
 
 def _compare_times() -> None:
-    from enginewright.regression.changes import conclusion, describe
-    from enginewright.regression.compare_times import compare_times, find_exported_times, holds_exported_times
+    from enginewright.measure.changes import conclusion, describe
+    from enginewright.measure.speed_change import compare_times, find_exported_times, holds_exported_times
 
     holds_exported_times(str(TIMES))
     found = find_exported_times(str(TIMES))
@@ -139,9 +138,8 @@ def _compare_times() -> None:
 
 
 def _compare() -> None:
-    from enginewright.regression.changes import conclusion, describe
-    from enginewright.regression.comparison import compare_runs
-    from enginewright.regression.measurements import read_measurements
+    from enginewright.measure.changes import conclusion, describe, read_measurements
+    from enginewright.measure.comparison import compare_runs
 
     for before, after in ((MEASURED.parent, "before"), ("before", MEASURED.parent)):
         changes = compare_runs(read_measurements(str(before)), read_measurements(str(after)), 0.99)
@@ -149,7 +147,7 @@ def _compare() -> None:
 
 
 def _search() -> bytes:
-    from enginewright.search.records import Layer, Search, Step
+    from enginewright.precision.search.records import Layer, Search, Step
 
     layers = tuple(Layer(name=name, op_type="Conv", work=0.3, loss=0.01) for name in LAYERS)
     step = Step(spared=0, work=0.0, cosine=0.9, relative_error=0.3, agreement=0.8, metric_drop=0.1, looked_at=8,
@@ -160,14 +158,13 @@ def _search() -> bytes:
 
 
 def _spared() -> None:
-    from enginewright.search.in_words import in_words
-    from enginewright.search.records import Search
+    from enginewright.precision.search.records import Search, in_words
 
     print(in_words(Search.read(Path("search.json"))))
 
 
 def _rescue() -> bytes:
-    from enginewright.quantization.rescue.records import Rescue, Tried
+    from enginewright.precision.rescue.records import Rescue, Tried
 
     tried = (Tried(names=("equalize",), error=0.1, at_once=0.1),
              Tried(names=("equalize", "round"), error=None, at_once=None))  # fmt: skip
@@ -177,14 +174,14 @@ def _rescue() -> bytes:
 
 
 def _rescued() -> None:
-    from enginewright.quantization.rescue.records import Rescue
+    from enginewright.precision.rescue.records import Rescue
 
     print(Rescue.read(Path("rescue.json")).in_words())
 
 
 def _mix() -> bytes:
     from enginewright.core.params.precisions import Keep
-    from enginewright.mixing.records import BlockTimes, Candidate, Mix, Times
+    from enginewright.precision.mixing.records import BlockTimes, Candidate, Mix, Times
 
     times = Times(middle=1.2, low=1.1, high=1.3)
     block = BlockTimes(first="a", last="b", milliseconds={"int8": 1, "fp32": 2})
@@ -198,14 +195,13 @@ def _mix() -> bytes:
 
 
 def _say_mix() -> None:
-    from enginewright.mixing.in_words import in_words
-    from enginewright.mixing.records import Mix
+    from enginewright.precision.mixing.records import Mix, in_words
 
     print(in_words(Mix.read(Path("mix.json"))))
 
 
 def _rounded(root: Path) -> bytes:
-    from enginewright.quantization.rescue.records import write_rounded
+    from enginewright.precision.rescue.records import write_rounded
 
     (root / RESCUED).mkdir(parents=True)
     write_rounded({"w1": np.ones((4, 3), np.int8), "w2": np.ones(5, np.int8)}, root / RESCUED)
@@ -213,7 +209,7 @@ def _rounded(root: Path) -> bytes:
 
 
 def _read_rounded() -> None:
-    from enginewright.quantization.rescue.records import digests_of, read_rounded
+    from enginewright.precision.rescue.records import digests_of, read_rounded
 
     digests_of(read_rounded(RESCUED))
 

@@ -63,8 +63,7 @@ def lay_out(root: Path) -> None:
 
 def _samples(source: Path, task: str = "classification", **changes: object) -> Callable[[], object]:
     def read() -> None:
-        from enginewright.core.params.preprocessing import Preprocessing
-        from enginewright.core.params.samples import SamplesParams
+        from enginewright.core.params.samples import Preprocessing, SamplesParams
         from enginewright.data.sample_set import SampleSet
         from enginewright.data.sources import open_source
         from enginewright.data.splits import write_split
@@ -93,7 +92,7 @@ def _recipe() -> None:
 
 
 def _cache() -> object:
-    from enginewright.quantization.calibration.cache import read_cache, write_cache
+    from enginewright.precision.calibration.cache import read_cache, write_cache
 
     return write_cache(read_cache(Path("data/calibration.cache")), Path("artifacts/calibration.cache"))
 
@@ -132,8 +131,8 @@ def _record(path: str, room: str, name: str) -> Callable[[], object]:
 
 
 def _history() -> None:
-    from enginewright.regression.earlier_engines import _hashes_of_good_run
-    from enginewright.regression.history import read_history
+    from enginewright.measure.earlier_engines import _hashes_of_good_run
+    from enginewright.measure.history import read_history
 
     for history in read_history(Path("history")):
         history.nights()
@@ -142,15 +141,15 @@ def _history() -> None:
 
 
 def _lock() -> None:
-    from enginewright.pipeline.after_a_kill import mend_after_a_kill
-    from enginewright.regression.earlier_engines import parse_hashes
+    from enginewright.measure.earlier_engines import parse_hashes
+    from enginewright.pipeline.recovery import mend_after_a_kill
 
     mend_after_a_kill(Path())
     parse_hashes(Path("dvc.lock").read_bytes(), "dvc.lock") if Path("dvc.lock").exists() else None
 
 
 def _journal() -> None:
-    from enginewright.search.journal import Journal
+    from enginewright.precision.search.search import Journal
 
     Journal(Path("journal.jsonl")).answer(["a question"], lambda: 1.5)
 
@@ -164,9 +163,8 @@ def _graph() -> None:
     from enginewright.graph.passes import rewrite_graph
     from enginewright.graph.read_interface import interface_of
     from enginewright.graph.simplify import fold_constants, simplify_graph
-    from enginewright.model.adopt import adopt_graph
     from enginewright.model.export import open_exported
-    from enginewright.model.source_model import GIVEN_GRAPH, _run_or_explain, open_source_model
+    from enginewright.model.source_model import GIVEN_GRAPH, _run_or_explain, adopt_graph, open_source_model
 
     weights, feeds = Path("artifacts/weights"), {"input": np.ones((2, 3, SIZE, SIZE), np.float32)}
     weights.mkdir(parents=True)
@@ -218,7 +216,7 @@ def _engine(right_hash: bool) -> Callable[[], object]:
 
     def read() -> None:
         from enginewright.core.files import sha256
-        from enginewright.core.params.inference import InferenceParams
+        from enginewright.core.params.build import InferenceParams
         from enginewright.engine.engine import open_engine
         from enginewright.engine.machine import Machine
 
@@ -246,9 +244,9 @@ def in_a_child(make: Callable[[Path], None], folder: Path) -> None:
 
 def _build(root: Path) -> None:
     from enginewright.core.params.build import BuildParams, Profile, Range
-    from enginewright.data.manifest import Manifest
+    from enginewright.data.sample_set import Manifest
     from enginewright.engine.build import build_engine
-    from enginewright.engine.target import target_of
+    from enginewright.engine.machine import target_of
     from enginewright.engine.this_machine import describe_machine
 
     given = root / "given.onnx"
@@ -268,8 +266,8 @@ def _build(root: Path) -> None:
 
 
 def _write_history(root: Path) -> None:
-    from enginewright.regression.history import History, Night, Setting
-    from enginewright.regression.measurements import Measurements
+    from enginewright.measure.changes import Measurements
+    from enginewright.measure.history import History, Night, Setting
 
     measurements = Measurements.read(ROOT / "reports/measurements.json")
     folder = root / "history/a-machine"
@@ -479,7 +477,7 @@ def _coco() -> dict[str, list[dict[str, object]]]:
 
 
 def _manifest() -> bytes:
-    from enginewright.data.manifest import Manifest, Sample
+    from enginewright.data.sample_set import Manifest, Sample
 
     samples = tuple(Sample(name=str(n), sha256="0" * 64, label=n) for n in range(3))
     return (

@@ -26,17 +26,17 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = {  # code, and the tests that are run in turn until one notices: the module's own go before them
-    "enginewright/accuracy/*.py": ("tests/accuracy", "tests/tasks"),
-    "enginewright/tasks/average_precision.py": ("tests/tasks",),
+    "enginewright/accuracy/*.py": ("tests/measure", "tests/tasks"),
+    "enginewright/tasks/boxes.py": ("tests/tasks",),
     "enginewright/report/verdict.py": ("tests/report",),
     "stages/gate.py": ("tests/stages",),
-    "enginewright/regression/*.py": ("tests/regression/test_comparison.py", "tests/regression"),
-    "enginewright/quantization/calibration/*.py": ("tests/quantization/calibration", "tests/quantization"),
-    "enginewright/search/*.py": ("tests/search", "tests/tasks"),
+    "enginewright/regression/*.py": ("tests/measure/test_comparison.py", "tests/measure"),
+    "enginewright/quantization/calibration/*.py": ("tests/precision/calibration", "tests/precision"),
+    "enginewright/search/*.py": ("tests/precision/search", "tests/tasks"),
     "enginewright/speed/*.py": (
-        "tests/speed",
-        "tests/regression/test_engine_race.py",
-        "tests/regression/test_compare_times.py",
+        "tests/measure",
+        "tests/measure/test_engine_race.py",
+        "tests/measure/test_compare_times.py",
         "tests/report/test_notes.py",
     ),
 }

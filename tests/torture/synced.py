@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.committed_project import differing, results, tortured_project
 
-from enginewright.pipeline.after_a_power_cut import CHECKED
+from enginewright.pipeline.recovery import CHECKED
 
 CALLS = "write,pwrite64,writev,copy_file_range,sendfile,fsync,fdatasync,rename,renameat,renameat2"
 COMMANDS = {
@@ -28,7 +28,7 @@ COMMANDS = {
     "nightly": (
         sys.executable,
         "-m",
-        "enginewright.regression.nightly",
+        "enginewright.nightly",
         "--attempts",
         "0",
     ),  # the first: it has no rival

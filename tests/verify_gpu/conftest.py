@@ -15,11 +15,11 @@ from support.gpu import KEEP, LIMITS, is_for
 
 from enginewright.core.params.build import Range
 from enginewright.engine.build import build_engine
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.quantization.cast import cast
-from enginewright.quantization.quantize import quantize
+from enginewright.precision.cast import cast
+from enginewright.precision.quantize import quantize
 
 
 @pytest.fixture(scope="session")

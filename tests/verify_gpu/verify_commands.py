@@ -12,8 +12,8 @@ from support.examples import probabilities
 from support.gpu import LIMITS, answers_for, answers_meant, command, relative_error
 from support.project import make_project
 
-from enginewright.engine.polygraphy import write_comparison
 from enginewright.engine.record import EngineRecord
+from enginewright.engine.tools import write_comparison
 from enginewright.graph.data_apart import in_memory
 from enginewright.graph.onnx_file import load_graph, save_graph
 

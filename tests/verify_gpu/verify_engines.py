@@ -12,24 +12,22 @@ from support.gpu import KEEP, LIMITS, PLAIN, REPLAYED, is_for, meant, relative_e
 from support.pass_checks import model_of_text
 
 from enginewright.bundle.gate import Passed
-from enginewright.bundle.pages import render
-from enginewright.cli.refit import refit_engine
+from enginewright.bundle.triton import render
+from enginewright.cli.commands.refit import refit_engine
+from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.build import Range
-from enginewright.core.precisions import PRECISIONS
 from enginewright.engine.build import build_engine
 from enginewright.engine.engine import open_engine, open_engines
-from enginewright.engine.polygraphy import write_comparison
+from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes.onnxruntime_layout import LAYOUTS
-from enginewright.engine.runtimes.onnxruntime_session import optimize
-from enginewright.engine.runtimes.onnxruntime_trial import try_in_own_process
-from enginewright.engine.target import target_of
+from enginewright.engine.runtimes.onnxruntime_session import LAYOUTS, optimize, try_in_own_process
+from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.data_apart import in_memory
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.quantization.cast import cast
-from enginewright.quantization.write_blocks import write_blocks
+from enginewright.precision.blocks import write_blocks
+from enginewright.precision.cast import cast
 
 BLOCKS = [name for name, facts in PRECISIONS.items() if facts.block]
 

@@ -21,7 +21,7 @@ from enginewright.core.params.build import Profile, Range
 from enginewright.engine.build import build_engine
 from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import cuda
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 
 MB = 1 << 20
 HOLD = """
@@ -40,7 +40,7 @@ RUN = """
 import sys
 from pathlib import Path
 import numpy as np
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams
 from enginewright.engine.engine import open_engine
 with open_engine(Path(sys.argv[1]), None, InferenceParams(threads=0, cuda_graph=True)) as engine:
     batch = 0

@@ -20,24 +20,23 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.benchmark import TORCH_TENSORRT, BenchmarkParams
+from enginewright.core.facts import RUNTIMES
 from enginewright.core.params.build import Profile, Range
-from enginewright.core.runtimes import RUNTIMES
+from enginewright.core.params.measuring import TORCH_TENSORRT, BenchmarkParams
 from enginewright.engine.build import build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu import cuda
 from enginewright.engine.gpu.nvml import GpuSampler, process_megabytes
 from enginewright.engine.gpu.session import DeviceSession
-from enginewright.engine.polygraphy import write_comparison
+from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import tensorrt
 from enginewright.engine.runtimes.tensorrt import TensorRT
-from enginewright.engine.target import target_of
+from enginewright.engine.tools import write_comparison
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
-from enginewright.speed.contenders import _compiled, pytorch_contender, require_possible
-from enginewright.speed.isolated import measure_engine_isolated
-from enginewright.speed.machine_pace import pace_meter
-from enginewright.speed.records import SAME_PACE, Trace
+from enginewright.measure.contenders import _compiled, pace_meter, pytorch_contender, require_possible
+from enginewright.measure.isolated import measure_engine_isolated
+from enginewright.measure.speed_records import SAME_PACE, Trace
 
 
 def test_an_element_that_is_not_written_is_seen(build):

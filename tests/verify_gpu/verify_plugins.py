@@ -25,10 +25,10 @@ import sys
 from pathlib import Path
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import BuildParams
-from enginewright.data.manifest import Manifest
+from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import build_engine
 from enginewright.engine.machine import Machine
-from enginewright.engine.target import target_of
+from enginewright.engine.machine import target_of
 onnx, machine, build, manifest, folder = sys.argv[1:]
 build = BuildParams.model_validate_json(build)
 target = target_of(Machine.model_validate_json(machine), build.tensorrt)
@@ -42,7 +42,7 @@ ANSWER = """
 import sys
 from pathlib import Path
 import numpy as np
-from enginewright.core.params.inference import InferenceParams
+from enginewright.core.params.build import InferenceParams
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine
 folder, machine, replayed, questions, answers = sys.argv[1:]

@@ -3,10 +3,9 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from enginewright.cli.completion import FILE, FOLDER, PRECISION, add_completed, add_path
-from enginewright.core.paths import ARTIFACTS, REPORTS
+from enginewright.cli.arguments import FILE, FOLDER, PRECISION, add_completed, add_path
+from enginewright.core.files import ARTIFACTS, REPORTS
 
-SUMMARY = "make a folder to deploy: engine, ONNX, examples, Triton model repository"
 EXAMPLES = """\
 examples:
   enginewright bundle int8

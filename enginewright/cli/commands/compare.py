@@ -5,15 +5,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from enginewright.cli.completion import RUN, add_path
+from enginewright.cli.arguments import RUN, add_path
 from enginewright.core.text import confidence
 
 if TYPE_CHECKING:
-    from enginewright.regression.changes import Outcome
-    from enginewright.regression.speed_change import SpeedChanges
+    from enginewright.measure.changes import Outcome
+    from enginewright.measure.speed_change import SpeedChanges
 
 REGRESSION, NOT_COMPARABLE, UNSURE = 3, 4, 6
-SUMMARY = "check whether a later run is slower or less accurate than an earlier one"
 EXAMPLES = """\
 examples:
   enginewright compare HEAD~1 reports
@@ -47,7 +46,7 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.regression.compare_times import holds_exported_times
+    from enginewright.measure.speed_change import holds_exported_times
 
     if holds_exported_times(chosen.before) or holds_exported_times(chosen.after):
         return _compare_times(chosen)
@@ -56,8 +55,8 @@ def run(chosen: Namespace) -> int:
 
 def _compare_times(chosen: Namespace) -> int:
     from enginewright.core.errors import EnginewrightError
-    from enginewright.regression.changes import conclusion, describe
-    from enginewright.regression.compare_times import LIMITS, compare_times, find_exported_times
+    from enginewright.measure.changes import conclusion, describe
+    from enginewright.measure.speed_change import LIMITS, compare_times, find_exported_times
 
     if chosen.race:
         raise EnginewrightError("--race needs the engines of two runs, and times of trtexec have none")
@@ -73,9 +72,8 @@ def _status(found: "Outcome") -> int:
 
 
 def _compare_runs(chosen: Namespace) -> int:
-    from enginewright.regression.changes import TOGETHER, Outcome, conclusion, describe
-    from enginewright.regression.comparison import common_precisions, compare_runs
-    from enginewright.regression.measurements import read_measurements
+    from enginewright.measure.changes import TOGETHER, Outcome, conclusion, describe, read_measurements
+    from enginewright.measure.comparison import common_precisions, compare_runs
 
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
     precisions = [new.precision for _, new in common_precisions(before, after)]
@@ -95,8 +93,8 @@ def _compare_runs(chosen: Namespace) -> int:
 
 def _race(before: str, after: str, precisions: Collection[str]) -> "Mapping[str, SpeedChanges]":
     from enginewright.core.params.all import Params
-    from enginewright.regression.earlier_engines import engines_of
-    from enginewright.regression.engine_race import race_runs
+    from enginewright.measure.earlier_engines import engines_of
+    from enginewright.measure.race import race_runs
 
     with engines_of(before) as old, engines_of(after) as new:
         return race_runs(old, new, precisions, Params.read())

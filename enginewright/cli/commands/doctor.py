@@ -1,9 +1,26 @@
 """`enginewright doctor`."""
 
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
 import sys
+import textwrap
 from argparse import ArgumentParser, Namespace
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-SUMMARY = "check what this machine can run, what is missing, and how to install it"
+from enginewright.cli.arguments import painted
+from enginewright.core.text import first_few
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+
 EXAMPLES = """\
 examples:
   enginewright doctor
@@ -17,8 +34,157 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.cli.doctor.environment import as_json, as_text, can_run, examine
 
     checks = examine()
     print(as_json(checks) if chosen.json else as_text(checks, sys.stdout))
     return 0 if can_run(checks) else 1
+
+
+# Check whether `dvc repro` can run here: Python, packages, project, git and disk. These checks use only Python's own
+# library. Where packages are missing, nothing else could be imported.
+
+PIPELINE = "pipeline"  # the extra with all that `dvc repro` needs
+PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
+ROOT_FILES = ("dvc.yaml", "params.yaml")
+NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
+INSTALL = "make repro in a clone, else: pip install 'enginewright[pipeline]'"
+
+
+class State(StrEnum):
+    FINE = "fine"
+    NOTE = "note"
+    WRONG = "wrong"  # `dvc repro` cannot run
+
+
+class Check(NamedTuple):
+    topic: str
+    state: State
+    found: str
+    remedy: str | None = None
+
+
+COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
+
+
+def examine() -> list[Check]:
+    first = [examine_python(), examine_packages(), examine_project(), examine_git(), examine_disk()]
+    if first[1].state is State.WRONG:
+        return first
+    from enginewright.cli.machine_checks import examine_machine
+
+    return first + examine_machine()
+
+
+def can_run(checks: Sequence[Check]) -> bool:
+    return not any(check.state is State.WRONG for check in checks)
+
+
+def examine_python() -> Check:
+    found, (first, end) = ".".join(map(str, sys.version_info[:3])), PYTHONS
+    if first <= sys.version_info[:2] < end:
+        return Check("Python", State.FINE, found)
+    return Check("Python", State.WRONG, found, "install Python 3.11 or 3.12, then: make repro")
+
+
+def examine_packages() -> Check:
+    """Compare the installed packages with the versions that the project pins."""
+    try:
+        pinned = importlib.metadata.requires("enginewright") or []
+    except importlib.metadata.PackageNotFoundError:
+        return Check("packages", State.WRONG, "enginewright itself is not installed", INSTALL)
+    if find_spec("packaging") is None:
+        return Check("packages", State.WRONG, "packaging is missing", INSTALL)
+    missing, others, total = _against(pinned)
+    if missing:
+        return Check("packages", State.WRONG, f"missing: {first_few(missing)}", INSTALL)
+    if others:
+        return Check("packages", State.NOTE, f"not the versions that were tried: {first_few(others)}", INSTALL)
+    return Check("packages", State.FINE, f"all {total} in the versions that were tried")
+
+
+def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
+    from packaging.requirements import Requirement
+
+    lines = [Requirement(line) for line in pinned]
+    extras = {PIPELINE}.union(*(one.extras for one in lines if one.name == "enginewright"))  # an extra contains others
+    wanted = [one for one in lines if one.name != "enginewright" and _applies(one, extras)]
+    missing, others = [], []
+    for one in wanted:
+        try:
+            found = importlib.metadata.version(one.name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(one.name)
+            continue
+        if not one.specifier.contains(found, prereleases=True):
+            others.append(f"{one.name} {found}, not {one.specifier}")
+    return missing, others, len(wanted)
+
+
+def _applies(wanted: "Requirement", extras: Collection[str]) -> bool:
+    return wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in extras)
+
+
+def examine_project() -> Check:
+    here, absent = Path.cwd(), [name for name in ROOT_FILES if not Path(name).exists()]
+    if absent:
+        remedy = "go to a project, or make one here: enginewright new"
+        return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)
+    if hiding := files_that_hide_modules(here):
+        found = f"{first_few(hiding)} would be imported in place of a module of Python of that name"
+        return Check("project", State.NOTE, found, "give it another name, if a stage ends with an ImportError")
+    version = importlib.metadata.version("dvc") if find_spec("dvc") else "not installed"
+    return Check("project", State.FINE, f"{here}, DVC {version}")
+
+
+def files_that_hide_modules(folder: Path) -> list[str]:
+    """Return what is called as a module of Python: a stage looks for modules in the project first, as models may be
+    there."""
+    found = (path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+    return sorted(path.name for path in found if path.stem in sys.stdlib_module_names)
+
+
+def examine_git() -> Check:
+    if shutil.which("git") is None:
+        return Check("git", State.WRONG, "not installed, but DVC needs it", "apt-get install git")
+    if _git("rev-parse", "--is-inside-work-tree") is None:
+        return Check("git", State.WRONG, f"{Path.cwd()} is not in a git repository", "clone the project, or: git init")
+    branch, commit = _git("branch", "--show-current"), _git("rev-parse", "--short", "HEAD")
+    changed = len((_git("status", "--porcelain") or "").splitlines())
+    files = f"{changed} changed file{'s' * (changed != 1)}" if changed else "nothing changed"
+    return Check("git", State.FINE, f"{branch or 'no branch'} at {commit or 'no commit yet'}, {files}")
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True)
+    return None if done.returncode else done.stdout.strip()
+
+
+def examine_disk() -> Check:
+    if not os.access(".", os.W_OK):  # as in a container's read-only mount
+        return Check(
+            "disk", State.WRONG, f"{Path.cwd()} cannot be written to", "copy the project, or change its rights"
+        )
+    free = shutil.disk_usage(".").free / 1e9
+    found, remedy = f"{free:.1f} GB free", f"free {NEEDED_GB:.0f} GB; dvc gc -w drops old results"
+    return Check("disk", State.WRONG, found, remedy) if free < NEEDED_GB else Check("disk", State.FINE, found)
+
+
+def as_text(checks: Sequence[Check], stream: TextIO) -> str:
+    """Write the checks. On a terminal, results are wrapped, but remedies are not: they may be commands to copy."""
+    width = max(len(check.topic) for check in checks)
+    room = max(20, shutil.get_terminal_size().columns - width - 9) if stream.isatty() else sys.maxsize
+    lines = []
+    for check in checks:
+        state = painted(f"{check.state:5}", COLOURS[check.state], stream)
+        first, *rest = textwrap.wrap(check.found, room, break_long_words=False)
+        lines.append(f"{state}  {check.topic:<{width}}  {first}")
+        lines += [f"{'':{width + 9}}{line}" for line in rest]
+        if check.remedy:
+            lines.append(f"{'':{width + 9}}-> {check.remedy}")
+    wrong = ", ".join(check.topic for check in checks if check.state is State.WRONG)
+    verdict = f"`dvc repro` cannot run here: first fix {wrong}." if wrong else "`dvc repro` can run here."
+    return "\n".join([*lines, "", painted(verdict, "bold", stream)])
+
+
+def as_json(checks: Sequence[Check]) -> str:
+    return json.dumps({"can_run": can_run(checks), "findings": [one._asdict() for one in checks]}, indent=2)

@@ -6,16 +6,15 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from enginewright.cli.completion import FILE, add_path
-from enginewright.core.paths import REPORTS
+from enginewright.cli.arguments import FILE, add_path
+from enginewright.core.files import REPORTS
 
 if TYPE_CHECKING:
-    from enginewright.fleet.answer import Answer
-    from enginewright.fleet.file import Fleet
+    from enginewright.targets.answer import Answer
+    from enginewright.targets.file import Fleet
 
 FAILED = 5
 PAGE = REPORTS / "fleet.html"
-SUMMARY = "build, validate and race on all machines of fleet.yaml, and make one page"
 EXAMPLES = """\
 examples:
   enginewright fleet                          ask all targets
@@ -60,12 +59,12 @@ def amount(given: str) -> float:
 def run(chosen: Namespace) -> int:
     from enginewright.core.errors import EnginewrightError
     from enginewright.core.files import new_file
-    from enginewright.fleet.file import Fleet
+    from enginewright.targets.file import Fleet
 
     fleet = Fleet.read(chosen.file)
     asked = fleet.only(tuple(chosen.target))
-    from enginewright.fleet.page import as_text, render_fleet  # these take a second, and a mistake is told at once
-    from enginewright.fleet.run import answer_as, ask_fleet, known_answers
+    from enginewright.targets.page import as_text, render_fleet  # these take a second, and a mistake is told at once
+    from enginewright.targets.run import answer_as, ask_fleet, known_answers
 
     if chosen.label:
         target = fleet.on_runner(chosen.label)
@@ -95,7 +94,7 @@ def run(chosen: Namespace) -> int:
 def say_what_to_take(fleet: "Fleet", models: "dict[str, list[Answer]]", chosen: Namespace) -> bool:
     """Name the choice for each model. Return False if there is one that nothing keeps the limits for."""
     from enginewright.core.errors import EnginewrightError
-    from enginewright.fleet.choice import choose, described, offers_of
+    from enginewright.targets.run import choose, described, offers_of
 
     chose = True
     for title, answers in models.items():

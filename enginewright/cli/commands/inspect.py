@@ -2,9 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from enginewright.cli.completion import add_engine
+from enginewright.cli.arguments import add_engine
 
-SUMMARY = "describe an engine: tensors, profile, layers, where it runs"
 EXAMPLES = """\
 examples:
   enginewright inspect artifacts/engines/int8

@@ -1,10 +1,17 @@
 """`enginewright keep`."""
 
+import re
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
-from enginewright.cli.completion import PRECISION, add_completed
+from enginewright.cli.arguments import PRECISION, add_completed
+from enginewright.cli.recipes import Content, edit_params
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.core.params.section import PARAMS_FILE
+from enginewright.precision.rescue.records import RESCUE, Rescue
+from enginewright.precision.search.records import Search
 
-SUMMARY = "search no more: write what was found into params.yaml"
 EXAMPLES = """\
 examples:
   enginewright keep int8
@@ -20,7 +27,46 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.cli.keep import freeze_search
 
     print(freeze_search(chosen.precision))
     return 0
+
+
+# Write into params.yaml what a search found.
+
+SEARCHED, RESCUED = Path("artifacts/searched"), Path("artifacts/rescued")
+
+
+def freeze_search(precision: str) -> str:
+    """Keep the nodes that the search spared, and search no more. Return what was done, as a sentence.
+
+    Where something was rescued, the search stays, since rescues come before it: it ends with its first try.
+    """
+    searches = Params.read().search
+    if precision not in searches:
+        raise EnginewrightError(
+            f"{PARAMS_FILE} searches nothing for '{precision}': search has {', '.join(searches) or 'no precision'}"
+        )
+    found = Search.read(SEARCHED / f"{precision}.json")
+    was_rescued = bool(Rescue.read(RESCUED / precision / RESCUE).kept)
+    if was_rescued and not found.spared:
+        return (
+            f"the search spared no layer of {precision}, and its rescues need the search: {PARAMS_FILE} stays as it is"
+        )
+
+    def freeze(params: Content) -> None:
+        section = params["precisions"][precision]
+        nodes = section["keep"]["nodes"]
+        nodes += [pattern for name in found.spared if (pattern := re.escape(name)) not in nodes]
+        if was_rescued:
+            return
+        section["from"] = "calibrated"
+        params["search"] = {name: each for name, each in params["search"].items() if name != precision}
+
+    edit_params(freeze, str(PARAMS_FILE))
+    layers = f"{len(found.spared)} layers" if found.spared else "no layer"
+    then = "searches only what is left to do after rescues" if was_rescued else "searches no more"
+    return (
+        f"{PARAMS_FILE} keeps {layers} of {precision} in floating point and {then}; "
+        f"`git diff {PARAMS_FILE}` shows it, `git checkout {PARAMS_FILE}` undoes it"
+    )

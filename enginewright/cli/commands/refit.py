@@ -1,10 +1,30 @@
 """`enginewright refit`."""
 
+import os
+import shutil
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import cast
 
-from enginewright.cli.completion import FILE, FOLDER, add_engine, add_path
+from enginewright.cli.arguments import FILE, FOLDER, add_engine, add_path
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import RUNTIMES
+from enginewright.core.files import new_folder, sha256
+from enginewright.core.params.build import InferenceParams
+from enginewright.data.feeds import Feeds
+from enginewright.engine.engine import open_engine
+from enginewright.engine.machine import Machine, require_fits
+from enginewright.engine.record import RECORD, REPRODUCE, WEIGHTS, EngineRecord, read_engine
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes.tensorrt import PLAN, TensorRT
+from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.tools import INPUTS, least_cosine, reproduce_script, write_script
+from enginewright.graph.as_written import run_as_written
+from enginewright.graph.files import data_of, graph_bytes, graph_files, graph_sha256
+from enginewright.graph.onnx_file import load_graph, sha256_without_weights
+from enginewright.measure.accuracy_records import Errors
+from enginewright.measure.agreement import compare
 
-SUMMARY = "put other weights into an engine, without building it again"
 EXAMPLES = """\
 examples:
   enginewright refit artifacts/engines/fp16 new/model.onnx --out engines/tuned
@@ -23,7 +43,86 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.cli.refit import refit_engine
 
     print(f"{chosen.out}: {refit_engine(chosen.engine, chosen.onnx, chosen.out)}")
     return 0
+
+
+# Put other weights into an engine, and prove that they arrived.
+
+PLAIN = InferenceParams(threads=0, cuda_graph=False)
+
+
+def refit_engine(folder: Path, onnx: Path, out: Path) -> str:
+    """Write the engine with the weights of another graph into a new folder. Return how near it is to that graph.
+
+    NVIDIA knows of engines that lose a bias when they are refitted. So it is run on the samples that lie beside the
+    engine, and is refused unless it computes what the graph means.
+    """
+    record = read_engine(folder)
+    _require_possible(record, folder, onnx, out)
+    machine = describe_machine(record.target.runtime)
+    require_fits(record.target, machine, folder)
+    with new_folder(out.resolve()) as unfinished:
+        _write(record, folder, onnx, unfinished, out.resolve())
+        errors = _errors(unfinished, machine, onnx)
+        if errors.nonfinite or errors.cosine < (least := least_cosine(record.precision)):
+            raise EnginewrightError(
+                f"{folder} takes the weights of {onnx}, but does not compute what that graph means: its cosine is "
+                f"{errors.cosine:.6f}, and {least} is the least: build the engine anew from that graph, by `dvc repro`"
+            )
+    return f"relative error to {onnx} {errors.relative:.1e}, cosine {errors.cosine:.6f}"
+
+
+def _require_possible(record: EngineRecord, folder: Path, onnx: Path, out: Path) -> None:
+    if not (RUNTIMES[record.target.runtime].is_tensorrt and record.build.tensorrt.refit):
+        raise EnginewrightError(
+            f"{folder} takes no other weights: set build.tensorrt.refit to true, and build it again with TensorRT"
+        )
+    if not (folder / INPUTS).is_file():
+        raise EnginewrightError(
+            f"{folder / INPUTS} is missing, whose samples show whether weights arrive: give one that `dvc repro` made"
+        )
+    if out.exists():
+        raise EnginewrightError(f"{out} exists already: give another folder with --out")
+    if sha256_without_weights(load_graph(onnx)) != record.graph_sha256:
+        raise EnginewrightError(
+            f"{onnx} is not the graph of {folder} with other weights: it has other nodes, names, shapes or indices; "
+            "build an engine of it, by `dvc repro`"
+        )
+
+
+def _write(record: EngineRecord, folder: Path, onnx: Path, unfinished: Path, place: Path) -> None:
+    for name in (*record.files.keys() - {PLAN}, INPUTS):
+        shutil.copyfile(folder / name, unfinished / name)
+    cast(TensorRT, load_runtime(record.target.runtime)).refit(folder, record.blueprint, onnx, unfinished)
+    weights = {}
+    if record.build.tensorrt.is_stripped:
+        weights = {WEIGHTS: onnx} | {file.name: file for file in graph_files(onnx) if file == data_of(onnx)}
+        for name, file in weights.items():
+            shutil.copyfile(file, unfinished / name)
+    changes = {
+        "files": {name: sha256(unfinished / name) for name in record.files},
+        "bytes": record.bytes + (unfinished / PLAN).stat().st_size - (folder / PLAN).stat().st_size,
+        "weights": {name: sha256(unfinished / name) for name in weights},
+        "onnx_sha256": graph_sha256(onnx),
+        "onnx_bytes": graph_bytes(onnx),
+    }
+    refitted = record.model_copy(update=changes)
+    refitted.write(unfinished / RECORD)
+    script = reproduce_script(refitted, os.path.relpath(onnx, place))
+    (unfinished / REPRODUCE).write_text(script, encoding="utf-8")
+    if not weights:
+        write_script(refitted, onnx, unfinished, place)
+
+
+def _errors(folder: Path, machine: Machine, onnx: Path) -> Errors:
+    """Return the errors of the engine over its samples: the worst of each kind."""
+    from polygraphy.json import load_json
+
+    meant, found = run_as_written(onnx), []
+    with open_engine(folder, machine, PLAIN) as engine:
+        for feeds in load_json(str(folder / INPUTS)):
+            given: Feeds = dict(feeds)
+            found.append(compare(meant(given), engine.run(given)))
+    return max(found, key=lambda errors: (errors.nonfinite, -errors.cosine))

@@ -1,8 +1,36 @@
 """`enginewright upgrade`."""
 
+import difflib
+import subprocess
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
-SUMMARY = "bring a project to the version that is installed"
+from packaging.version import Version
+
+from enginewright import __version__
+from enginewright.cli.commands.new import add_lines, find_place
+from enginewright.cli.project.layout import (
+    AS_LAID_OUT,
+    MACHINE_PLAN,
+    PARAMS,
+    PLAN,
+    LaidOut,
+    Place,
+    as_laid_out,
+    how_to_run,
+    kept_empty,
+    lines_of,
+    renewed_files,
+)
+from enginewright.cli.project.merge import has_run, merge, merge_params, runs_again
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import new_file, scratch_folder
+from enginewright.core.params.all import Params
+from enginewright.core.params.section import read_yaml
+from enginewright.core.version import require_new_enough, version_of_project
+
 EXAMPLES = """\
 examples:
   enginewright upgrade
@@ -23,7 +51,136 @@ def add_arguments(command: ArgumentParser) -> None:
 def run(chosen: Namespace) -> int:
     from pathlib import Path
 
-    from enginewright.cli.project.upgrade import upgrade_project
-
     print(upgrade_project(Path(chosen.folder), chosen.dry_run))
     return 0
+
+
+# Bring a project to the version that is installed.
+
+NEEDED = (PLAN, MACHINE_PLAN, PARAMS)
+NAMES_IN_0_1 = {
+    PLAN: "dvc.yaml",
+    MACHINE_PLAN: "machine/dvc.yaml",
+}  # within .enginewright, where DVC took them for plans
+
+
+class Upgrade(NamedTuple):
+    place: Place
+    since: Version
+    before: dict[Path, str]
+    after: dict[Path, str]
+    ours: dict[str, LaidOut]  # all but those that are their owner's own
+    notes: list[str]
+
+    @property
+    def changed(self) -> list[Path]:
+        return [path for path, text in self.after.items() if text != self.before.get(path)]
+
+
+def upgrade_project(folder: Path, dry_run: bool) -> str:
+    """Renew the files of the project, and return what changed and what runs again. Any error comes before writing."""
+    upgrade = plan_upgrade(folder.resolve())
+    if upgrade.since == Version(__version__) and not upgrade.changed:
+        return f"{upgrade.place.folder} is of enginewright {__version__} already"
+    said = _said(upgrade, dry_run)  # before writing: it compares with what is there
+    if not dry_run:
+        _write(upgrade)
+    return said
+
+
+def plan_upgrade(folder: Path) -> Upgrade:
+    place = find_place(folder)
+    since = version_of_project(folder)
+    if since is None:
+        raise EnginewrightError(
+            f"{folder} is no project that `enginewright new` laid out: it has no .enginewright/version"
+        )
+    require_new_enough(folder)
+    files, notes = renewed_files(place), list[str]()
+    before = {file.path: file.path.read_text(encoding="utf-8") for file in files.values() if file.path.is_file()}
+    after, ours = dict[Path, str](), dict[str, LaidOut]()
+    for name, file in files.items():
+        mine, base = before.get(file.path), _base(folder, name)
+        if mine is None and name in NEEDED:
+            raise EnginewrightError(f"{file.path} is missing: take it back from git")
+        if mine is not None or base is None:  # else its owner has deleted it
+            after[file.path], said = _renewed(name, file, mine, base, since)
+            notes += said
+        if base is not None or after[file.path] == file.text:
+            ours[name] = file
+    _require_valid(after[files[PARAMS].path], files[PARAMS].path)
+    return Upgrade(place, since, before, after, ours, notes)
+
+
+def _renewed(name: str, file: LaidOut, mine: str | None, base: str | None, since: Version) -> tuple[str, list[str]]:
+    """Return what becomes of a file, and sentences on it."""
+    if mine is None or mine in (file.text, base):
+        return file.text, []
+    if base is None:
+        return mine, [f"{file.path.name} stays as it is: {AS_LAID_OUT} does not have it as it was laid out"]
+    if name == PARAMS:
+        read_yaml(file.path)  # refuses what is no YAML in words of its own
+        return merge_params(mine, base, file.text, since, file.path)
+    return merge(mine, base, file.text, file.path), []
+
+
+def _base(folder: Path, name: str) -> str | None:
+    candidates = [folder / AS_LAID_OUT / each for each in (name, NAMES_IN_0_1.get(name, name))]
+    return next((path.read_text(encoding="utf-8") for path in candidates if path.is_file()), None)
+
+
+def _require_valid(text: str, path: Path) -> None:
+    with scratch_folder() as folder:
+        file = folder / path.name
+        file.write_text(text, encoding="utf-8")
+        try:
+            Params.read(file)
+        except EnginewrightError as error:
+            why = str(error).replace(str(file), "")
+            raise EnginewrightError(f"{path} cannot be merged{why}; nothing was changed") from None
+
+
+def _write(upgrade: Upgrade) -> None:
+    """Write the version last: an upgrade that was cut off begins anew, and finds its own changes made."""
+    place = upgrade.place
+    kept = as_laid_out(place, upgrade.ours)
+    for path, text in {**{path: upgrade.after[path] for path in upgrade.changed}, **kept}.items():
+        with new_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    for path in kept_empty(place):
+        if not path.parent.exists():  # DVC watches it, and misses what is not there
+            path.parent.mkdir(parents=True)
+            path.touch()
+    for path, lines in lines_of(place).items():
+        add_lines(path, lines)
+    for name in NAMES_IN_0_1.values():
+        (place.folder / AS_LAID_OUT / name).unlink(missing_ok=True)
+    if (empty := place.folder / AS_LAID_OUT / "machine").is_dir():
+        empty.rmdir()
+
+
+def _said(upgrade: Upgrade, dry_run: bool) -> str:
+    place = upgrade.place
+    lines = [f"enginewright {upgrade.since} -> {__version__}, in {place.folder}", ""]
+    for path in upgrade.changed:
+        name = path.relative_to(place.git).as_posix()
+        texts = upgrade.before.get(path, "").splitlines(), upgrade.after[path].splitlines()
+        lines += difflib.unified_diff(*texts, f"{name}, now", f"{name}, of {__version__}", "", "", 1, "")
+    lines += ["", *upgrade.notes, *_what_runs(place.folder, upgrade.after), ""]
+    lines.append("nothing was written" if dry_run else f"Next: look at `git diff`, then {how_to_run(place.folder)}")
+    return "\n".join(lines)
+
+
+def _what_runs(folder: Path, after: Mapping[Path, str]) -> list[str]:
+    if not has_run(folder):
+        return ["runs again: all, as nothing has run here yet"]
+    plans = {name: after[folder / name] for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml")}
+    try:
+        first, followers = runs_again(folder, plans)
+    except subprocess.CalledProcessError as error:
+        why = (error.stderr.strip().splitlines() or ["it gives no reason"])[-1]
+        return [f"what runs again cannot be told, as the first stage fails: {why}"]
+    if not first:
+        return ["runs again: nothing but the stage machine"]
+    then = [f"and, as far as results differ: {', '.join(followers)}"] if followers else []
+    return [f"runs again: {', '.join(first)}", *then]

@@ -22,14 +22,13 @@ from enginewright.cli.project.preparation import (
 from enginewright.cli.project.preparation import PLACE as PREPROCESSING
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.model import LIBRARY
-from enginewright.core.params.text import TextPreprocessing
+from enginewright.core.params.samples import TextPreprocessing
 from enginewright.core.text import suggestion
-from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
-from enginewright.core.user_modules import find_package, folders_above
+from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE, find_package, folders_above
 from enginewright.data.sources.arrays import ARRAY_SUFFIXES
 from enginewright.data.sources.files import IMAGE_SUFFIXES
 from enginewright.data.texts import padded_length
-from enginewright.model.transformers_folder import TOKENIZER
+from enginewright.model.from_transformers import TOKENIZER
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 # Of the network that params.yaml has: torchvision's own would take seconds to ask.

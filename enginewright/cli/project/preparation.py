@@ -12,12 +12,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from enginewright.cli.project.params_lines import lines_of
+from enginewright.cli.project.merge import lines_of
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.preprocessing import LARGEST_SIDE, Preprocessing
-from enginewright.core.params.reading import explain
+from enginewright.core.params.samples import LARGEST_SIDE, Preprocessing
+from enginewright.core.params.section import explain
 from enginewright.core.text import in_one_line
-from enginewright.model.transformers_folder import IMAGES, preprocessing_of, texts_of
+from enginewright.model.from_transformers import IMAGES, preprocessing_of, texts_of
 
 PLACE, ATTRIBUTE = "samples.preprocessing", "preprocessing"
 # Torchvision trains its networks with these.
@@ -52,7 +52,7 @@ class Chosen(NamedTuple):
 def of_timm(name: str) -> Stated:
     if find_spec("timm") is None:
         return Stated(unknown="timm is not installed, which knows it: pip install 'enginewright[timm]'")
-    from enginewright.model.from_timm import published_preprocessing
+    from enginewright.model.factory import published_preprocessing
 
     found = published_preprocessing(name)
     return Stated(found[1], f"timm's configuration of {found[0]}") if found else Stated()

@@ -4,25 +4,28 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from enginewright.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
-from enginewright.core.params.boxes import OF_QUERIES
-from enginewright.core.params.build import BuildParams
-from enginewright.core.params.calibration import CalibrationParams
-from enginewright.core.params.cluster import ClusterParams
-from enginewright.core.params.export import ExportParams
-from enginewright.core.params.inference import InferenceParams
-from enginewright.core.params.mix import MixParams
-from enginewright.core.params.model import ModelParams
-from enginewright.core.params.precisions import Keep, PrecisionParams
+from enginewright.core.facts import (
+    CLASSIFICATION,
+    DETECTION,
+    OWN_TASK,
+    PRECISIONS,
+    QUANTIZED,
+    TASKS,
+    PrecisionName,
+    RuntimeName,
+)
+from enginewright.core.params.build import BuildParams, InferenceParams
+from enginewright.core.params.measuring import (
+    ONNXRUNTIME,
+    BenchmarkParams,
+    ClusterParams,
+    TimeoutParams,
+    ValidationParams,
+)
+from enginewright.core.params.model import OF_QUERIES, ExportParams, ModelParams, WeightsParams
+from enginewright.core.params.precisions import CalibrationParams, Keep, MixParams, PrecisionParams, SearchParams
 from enginewright.core.params.samples import SamplesParams
-from enginewright.core.params.search import SearchParams
 from enginewright.core.params.section import Section
-from enginewright.core.params.timeouts import TimeoutParams
-from enginewright.core.params.validation import ValidationParams
-from enginewright.core.params.weights import WeightsParams
-from enginewright.core.precisions import PRECISIONS, QUANTIZED, PrecisionName
-from enginewright.core.runtimes import RuntimeName
-from enginewright.core.tasks import CLASSIFICATION, DETECTION, OWN_TASK, TASKS
 from enginewright.core.text import suggestion
 
 

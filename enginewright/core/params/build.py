@@ -1,7 +1,7 @@
 from collections.abc import Iterable, Mapping
 from keyword import iskeyword
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -149,3 +149,25 @@ class BuildParams(Section, place="build"):
     def with_weights(self) -> "BuildParams":
         """Return the same for a plan that keeps its weights."""
         return self.model_copy(update={"tensorrt": self.tensorrt.model_copy(update={"weights": "inside"})})
+
+
+Words = Literal["auto", "all"]
+WeightsOnGPU = Words | int  # a number is of megabytes
+
+
+class InferenceParams(Section, place="inference"):
+    threads: int = Field(ge=0)
+    cuda_graph: bool
+    weights_on_gpu_mb: WeightsOnGPU = "auto"
+    share_scratch: bool = False
+
+    @field_validator("weights_on_gpu_mb", mode="before")
+    @classmethod
+    def _is_a_word_or_a_number(cls, given: Any) -> Any:
+        if given in get_args(Words) or (type(given) is int and given >= 0):
+            return given
+        raise ValueError(f"{given} is none of {', '.join(get_args(Words))}, or a number of megabytes")
+
+    def on(self, cores: int) -> Self:
+        """Return a copy in which 0 threads have become one for each core."""
+        return self.model_copy(update={"threads": self.threads or cores})

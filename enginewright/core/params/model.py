@@ -1,12 +1,46 @@
 import json
 import re
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from enginewright.core.params.boxes import BoxesParams
-from enginewright.core.params.section import Section
+from enginewright.core.params.section import Section, Share
+
+# The section `model.boxes`: how the outputs of a detector become boxes.
+
+Form = Literal["xyxy", "xywh", "cxcywh", "detr", "rtdetr", "yolov5", "yolov8", "end_to_end", "chosen"]
+OF_QUERIES = ("detr", "rtdetr")  # forms whose boxes are shares, and are not found several times
+CHOSEN_ALREADY = ("end_to_end", "chosen")  # forms of models that choose among their boxes themselves
+
+
+class BoxesParams(Section, place="model.boxes"):
+    form: Literal["auto"] | Form = "auto"
+    unit: Literal["auto", "pixels", "shares"] = "auto"  # shares of the height and width of the model's input
+    score: float = Field(default=0.05, ge=0, lt=1)  # a box needs more
+    iou: Share = 0.5  # of two boxes of a class that overlap by more, the better one is kept
+    most: int = Field(default=100, ge=1, le=1000)
+    nms: Literal["outside", "graph"] = "outside"  # who chooses: the code after the engine, or the engine itself
+    sure: float = Field(default=0.3, ge=0, lt=1)  # boxes that are shown, and compared with PyTorch's
+
+    @model_validator(mode="after")
+    def _chooses_once(self) -> Self:
+        if self.chooses_in_graph and self.form in CHOSEN_ALREADY:
+            raise ValueError(f"nms: graph chooses boxes, and those of the form {self.form} are chosen: set outside")
+        return self
+
+    @property
+    def chooses_in_graph(self) -> bool:
+        return self.nms == "graph"
+
+    @model_validator(mode="after")
+    def _shows_what_is_found(self) -> Self:
+        if self.sure < self.score:
+            raise ValueError(
+                f"sure is {self.sure}, and boxes are found from score on, {self.score}: it may not be less"
+            )
+        return self
+
 
 MODEL = re.compile(r"\w+|\w+(\.\w+)*:\w+")
 LIBRARY = re.compile(r"(timm):([\w.]+)|(transformers):([\w./-]+)")
@@ -73,3 +107,33 @@ class ModelParams(Section, place="model"):
     def library_name(self) -> str:
         """Return what follows timm: or transformers:, a name or a folder."""
         return self.source.partition(":")[2]
+
+
+class TrainingParams(Section):
+    size: int = Field(ge=1)
+    epochs: int = Field(ge=0)
+    batch: int = Field(ge=2)
+    learning_rate: float = Field(gt=0)
+    seed: int = Field(ge=0)
+    device: Literal["cpu", "cuda"]
+
+
+class WeightsParams(Section, place="weights"):
+    source: str
+    training: TrainingParams
+
+
+OPSETS = range(18, 25)
+
+
+def _possible_opset(given: Any) -> Any:
+    if not isinstance(given, int) or isinstance(given, bool) or given not in OPSETS:
+        raise ValueError(
+            f"write a whole number from {OPSETS[0]} to {OPSETS[-1]}, not {given!r}: "
+            "PyTorch's exporter writes none older, and TensorRT 10 supports none newer"
+        )
+    return given
+
+
+class ExportParams(Section, place="export"):
+    opset: Annotated[int, BeforeValidator(_possible_opset)]

@@ -4,9 +4,8 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.reading import read_yaml, section_at
-from enginewright.core.params.section import PARAMS_FILE, Section, Share
-from enginewright.core.precisions import PrecisionName
+from enginewright.core.facts import PrecisionName
+from enginewright.core.params.section import PARAMS_FILE, Section, Share, read_yaml, section_at
 
 Rest = Literal["fp32", "fp16"]
 RescueName = Literal["equalize", "round", "spare"]
@@ -87,3 +86,38 @@ class PrecisionParams(Section):
         if precision not in listed:
             raise EnginewrightError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {', '.join(listed)}")
         return cls.read_at(f"precisions.{precision}")
+
+
+Method = Literal["auto", "max", "typical", "percentile", "entropy", "mse"]
+AUTO = "auto"  # for each tensor the one of the others that costs the outputs least
+METHODS: tuple[str, ...] = tuple(method for method in get_args(Method) if method != AUTO)
+
+
+class CalibrationParams(Section, place="calibration"):
+    method: Method
+    percentile: float = Field(gt=50, le=100)
+    bins: int = Field(ge=2048, le=65536)
+    batch: int = Field(ge=1)
+    file: str | None
+
+
+class SearchParams(Section):
+    """The time to look for the layers that a precision must leave in floating point."""
+
+    seconds: float = Field(gt=0)
+
+    @classmethod
+    def read_for(cls, precision: str) -> Self:
+        return cls.read_at(f"search.{precision}")
+
+
+class MixParams(Section):
+    """Say which precision is mixed with int8, and how candidates are raced."""
+
+    floating: Literal["fp32", "fp16", "bf16"]
+    seconds: float = Field(gt=0)  # for each candidate
+    traces: str | None  # a folder in data/traces, or None: those of this machine
+
+    @classmethod
+    def read_for(cls, precision: str) -> Self:
+        return cls.read_at(f"mix.{precision}")

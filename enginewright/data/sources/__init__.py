@@ -4,22 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import CLASSIFICATION, DETECTION
 from enginewright.core.params.samples import SamplesParams
-from enginewright.core.tasks import CLASSIFICATION, DETECTION
 from enginewright.core.text import is_unicode
 from enginewright.core.user_files import user_file
-from enginewright.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, open_array
-from enginewright.data.sources.classes import read_classes
-from enginewright.data.sources.coco import ANNOTATIONS, open_coco
-from enginewright.data.sources.digits import open_digits
-from enginewright.data.sources.files import ImageFiles
-from enginewright.data.sources.folder import open_folder
-from enginewright.data.sources.masked_folder import open_masked_folder
-from enginewright.data.sources.table import open_table
-from enginewright.data.sources.tensors import Tensors, open_tensors
-from enginewright.data.sources.text_table import Texts, open_texts
+from enginewright.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, Tensors, open_array, open_tensors
+from enginewright.data.sources.detections import ANNOTATIONS, open_coco, open_yolo_folder
+from enginewright.data.sources.files import ImageFiles, read_classes
+from enginewright.data.sources.folders import open_digits, open_folder, open_masked_folder
+from enginewright.data.sources.tables import Texts, open_table, open_texts
 from enginewright.data.sources.truth import Known
-from enginewright.data.sources.yolo_folder import open_yolo_folder
 
 TEXTS = Path("data/texts")
 Source = ImageFiles | ImageArray | Tensors | Texts

@@ -1,6 +1,8 @@
 """Read images that are single files, either all of them with a label or none."""
 
 import io
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,16 +12,16 @@ from typing import IO, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.cluster.spread import Cluster, Work, spread
 from enginewright.core.cores import in_parallel
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
-from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import Preprocessing
 from enginewright.core.progress import progress
+from enginewright.core.spread import Cluster, Work, spread
 from enginewright.core.text import first_few
-from enginewright.data.manifest import Sample
-from enginewright.data.parts import AT_ONCE
+from enginewright.core.user_files import user_file
 from enginewright.data.preprocessing import ImageFile, Pixels, decode, in_form
+from enginewright.data.sample_set import AT_ONCE, Sample
 from enginewright.data.sources.truth import Truths
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff"}
@@ -131,3 +133,105 @@ class Decoding(Work[FilesPart, list[Decoded]]):
     @contextmanager
     def open(self, threads: int) -> Iterator[Callable[[FilesPart], list[Decoded]]]:
         yield lambda part: [decoded(file, self.how) for file in part.files]
+
+
+# Find the classes, in the order of the model's outputs, and the class that each label means.
+
+MOST_CLASSES = 100_000
+NUMBER = re.compile(r"(-?\d+)(\.\d*)?")  # spreadsheets and pandas write whole numbers with a fraction, too
+MOST_DIGITS = 9
+LABELS = "labels"  # the name of the array of labels
+Where = Callable[[int], str]  # says where the label of an index stands
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes: labels use the `keys`, such as n01440764, and people read the `names`, such as tench."""
+
+    keys: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> "Classes":
+        return cls(tuple(names), tuple(names))
+
+
+def read_classes(given: str | tuple[str, ...] | None, data: Path) -> Classes | None:
+    """Return the classes of the user's list, or of a text file: a line is key, tab and name, or one for both."""
+    if given is None:
+        return None
+    if isinstance(given, tuple):
+        return _require_distinct(Classes.of(given), "samples.class_names")
+    path = user_file(given, data, "samples.class_names", "null, a list")
+    try:
+        lines = [line.strip().partition("\t") for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    except (UnicodeDecodeError, IsADirectoryError):
+        raise EnginewrightError(f"samples.class_names: {path} is not a text file with a class per line") from None
+    keys, names = [key.strip() for key, _, _ in lines], [(name or key).strip() for key, _, name in lines]
+    return _require_distinct(Classes(tuple(keys), tuple(names)), f"samples.class_names: {path}")
+
+
+def _require_distinct(classes: Classes, where: str) -> Classes:
+    twice = [key for key, count in Counter(classes.keys).items() if count > 1]
+    if twice or not classes.keys:
+        raise EnginewrightError(f"{where} names {f'the class {twice[0]} twice' if twice else 'no class'}")
+    return classes
+
+
+def class_each(
+    labels: Sequence[str] | None, listed: Classes | None, where: Where
+) -> tuple[list[int] | None, tuple[str, ...]]:
+    """Return the place of each label in the list of classes, or None without labels, and the names of the classes."""
+    if labels is None:
+        return None, listed.names if listed else ()
+    classes = listed or _classes_of(labels, where)
+    return _places(labels, classes, where), classes.names
+
+
+def _classes_of(labels: Sequence[str], where: Where) -> Classes:
+    """Return the classes that labels name: names in alphabetical order, or all numbers from 0 to the largest."""
+    names = [index for index, label in enumerate(labels) if not _is_number(label)]
+    if len(names) == len(labels):
+        return Classes.of(sorted(set(labels)))
+    if names:
+        raise EnginewrightError(
+            f"samples.source: {where(names[0])} gives the label {labels[names[0]]!r}, while others are numbers: "
+            "label all with names, or all with numbers, or list the classes under samples.class_names"
+        )
+    broken = [index for index, label in enumerate(labels) if _whole(label) is None]
+    if broken:
+        raise EnginewrightError(
+            f"samples.source: {where(broken[0])} gives the label {labels[broken[0]]!r}, which is no whole number: "
+            "label with numbers from 0, or list the classes under samples.class_names"
+        )
+    most = max(_whole(label) or 0 for label in labels)
+    return Classes.of([str(number) for number in range(min(max(most, 0), MOST_CLASSES) + 1)])
+
+
+def _places(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
+    """Return the places of labels. Numbers that name no class are places themselves."""
+    places = {key: place for place, key in enumerate(classes.keys)}
+    by_number = all(_is_number(label) for label in labels) and not places.keys() >= set(labels)
+    numbers = [_whole(label) if by_number else places.get(label) for label in labels]
+    for index, number in enumerate(numbers):
+        if number is None or not 0 <= number < len(places):
+            known = f"from 0 to {len(places) - 1}" if by_number else f"one of the {len(places)} in samples.class_names"
+            raise EnginewrightError(
+                f"samples.source: {where(index)} gives the label {labels[index]!r}, which is not {known}"
+            )
+    return [number for number in numbers if number is not None]
+
+
+def _is_number(label: str) -> bool:
+    return bool(NUMBER.fullmatch(label))
+
+
+def _whole(label: str) -> int | None:
+    """Return the whole number that a label writes, perhaps with a fraction of zeros, or None.
+
+    A number of more digits than any class has is cut short, and is then refused as no class.
+    """
+    found = NUMBER.fullmatch(label)
+    if not found or (found[2] or "").strip(".0"):
+        return None
+    return int(found[1][: MOST_DIGITS + 1])

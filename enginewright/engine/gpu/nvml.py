@@ -11,8 +11,33 @@ from typing import Any, NamedTuple, Self
 
 import pynvml
 
-from enginewright.engine.gpu.conditions import GpuConditions
-from enginewright.engine.gpu.cuda import bus_address
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import Record
+from enginewright.engine.gpu.cuda import (
+    NO_GPU,
+    bus_address,
+    describe_device,
+    require_device,
+    require_driver,
+    supported_cuda,
+)
+
+# The record of the state of a GPU while it was timed.
+
+
+class GpuConditions(Record):
+    """Clocks in MHz, watts and degrees Celsius over all samples; the share of them that each throttling was seen in."""
+
+    samples: int
+    clock_low: int
+    clock_median: int
+    clock_high: int
+    memory_clock: int
+    power_median: float
+    power_high: float
+    temperature_high: int
+    throttled: dict[str, float]
+
 
 SECONDS_BETWEEN_SAMPLES = 0.2
 THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, since it does not disturb a timing.
@@ -112,3 +137,32 @@ class GpuSampler:
 
 def _handle() -> Any:
     return pynvml.nvmlDeviceGetHandleByPciBusId(bus_address())
+
+
+# Find the GPU by CUDA alone: a container that may compute need not have NVIDIA's management library.
+
+
+class Hardware(NamedTuple):
+    device_name: str
+    capability: str
+    driver: str
+    cuda: str
+
+
+def find_gpu() -> Hardware | None:
+    """Return the GPU that CUDA would use, or None: `why_no_gpu` says why."""
+    if why_no_gpu():
+        return None
+    return Hardware(*describe_device(), driver=driver_version(), cuda=supported_cuda())
+
+
+def why_no_gpu() -> str | None:
+    """Return why no GPU can be used here, or None if one can."""
+    try:
+        require_driver()
+        require_device()
+    except ImportError:  # CUDA's bindings are installed on Linux alone
+        return NO_GPU
+    except EnginewrightError as error:
+        return str(error)
+    return None

@@ -4,9 +4,10 @@ the executor differs between runtimes: it reads and writes addresses on a stream
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import accumulate, pairwise
+from threading import Lock
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -14,10 +15,38 @@ from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
-from enginewright.engine.gpu.scratch import Scratch
-from enginewright.engine.moments import Moments
+from enginewright.engine.machine import Moments
 from enginewright.engine.runtimes import Arrays
 from enginewright.graph.interface import Blueprint, TensorSpec
+
+# Scratch memory that contexts of an engine share: they compute in turns, and only copies go on side by side.
+
+
+class Scratch:
+    """Memory that is freed with the last of its users."""
+
+    def __init__(self, size: int, users: int) -> None:
+        self.size, self._users, self._lock = size, users, Lock()
+        self._held = ExitStack()
+        buffer = Buffer(max(size, 1))
+        self._held.callback(buffer.close)
+        self.address, self._last = buffer.address, Event()
+        self._held.callback(self._last.close)
+
+    @contextmanager
+    def turn(self, stream: Stream) -> Iterator[None]:
+        """Let what is put on the stream meanwhile begin after what others compute. The GPU waits, not the host."""
+        with self._lock:
+            stream.wait_for(self._last)
+            yield
+            stream.mark(self._last)
+
+    def close(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._held.close()
+
 
 Shape = tuple[int, ...]
 Kept = TypeVar("Kept", "Growing", Buffer, Event, Pinned)

@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.params.inference import InferenceParams
-from enginewright.core.runtimes import RuntimeName
-from enginewright.engine.moments import Moments
+from enginewright.core.facts import RuntimeName
+from enginewright.core.params.build import InferenceParams
+from enginewright.engine.machine import Moments
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.graph.interface import Blueprint
 

@@ -14,23 +14,30 @@ from numpy.typing import NDArray
 from onnx import ModelProto, load_model
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.build import BuildParams
-from enginewright.core.params.inference import InferenceParams
-from enginewright.core.runtimes import RUNTIMES, not_installed
-from enginewright.core.scratch import scratch_folder
+from enginewright.core.facts import RUNTIMES, not_installed
+from enginewright.core.files import scratch_folder
+from enginewright.core.params.build import BuildParams, InferenceParams
+from enginewright.core.version import installed_version
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.engine.runtimes import Arrays, Session
 from enginewright.engine.runtimes.layer_times import WARM_UP, median_times
-from enginewright.engine.runtimes.onnxruntime_cuda import open_on_gpu, require_known_sizes
-from enginewright.engine.runtimes.onnxruntime_layout import fastest_layout, has_choice
-from enginewright.engine.runtimes.onnxruntime_session import GRAPH, device, open_session, optimize, options_for
-from enginewright.engine.runtimes.onnxruntime_trial import try_in_own_process
-from enginewright.engine.tools import installed_version
+from enginewright.engine.runtimes.onnxruntime_session import (
+    GRAPH,
+    device,
+    fastest_layout,
+    has_choice,
+    open_on_gpu,
+    open_session,
+    optimize,
+    options_for,
+    require_known_sizes,
+    try_in_own_process,
+)
+from enginewright.graph.as_written import twin_of
 from enginewright.graph.interface import Blueprint
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
 from enginewright.graph.passes.merge_products import MergeProducts
-from enginewright.graph.twin import twin_of
 
 RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
 PRECISION_OF_TYPE = {

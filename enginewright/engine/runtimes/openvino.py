@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.inference import InferenceParams
-from enginewright.core.runtimes import not_installed
+from enginewright.core.facts import not_installed
+from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.engine.runtimes import Arrays
 from enginewright.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
-from enginewright.engine.runtimes.openvino_cures import openvino
-from enginewright.engine.runtimes.openvino_graph import read_graph
+from enginewright.engine.runtimes.openvino_graph import openvino, read_graph
 from enginewright.graph.interface import Blueprint
 
 BLOB = "engine.blob"

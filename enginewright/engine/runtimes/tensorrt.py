@@ -14,37 +14,35 @@ from typing import Any, get_args
 
 from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import RUNTIMES, not_installed
 from enginewright.core.files import sha256
-from enginewright.core.params.build import Bound, BuildParams, TensorRTParams
-from enginewright.core.params.inference import InferenceParams, WeightsOnGPU
+from enginewright.core.params.build import Bound, BuildParams, InferenceParams, TensorRTParams, WeightsOnGPU
 from enginewright.core.progress import Phases
-from enginewright.core.runtimes import RUNTIMES, not_installed
 from enginewright.core.text import file_size, first_few
-from enginewright.engine.folder import WEIGHTS, weights_of
 from enginewright.engine.gpu import cuda
-from enginewright.engine.gpu.device import find_gpu
-from enginewright.engine.gpu.inspector import layer_of
-from enginewright.engine.gpu.scratch import Scratch
-from enginewright.engine.gpu.session import DeviceSession
-from enginewright.engine.gpu.timing_cache import (
-    locked,
-    read_timing_cache,
-    set_aside,
-    timing_cache_path,
-    write_timing_cache,
-)
-from enginewright.engine.record import Layer, LayerTime
+from enginewright.engine.gpu.nvml import find_gpu
+from enginewright.engine.gpu.session import DeviceSession, Scratch
+from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
 from enginewright.engine.runtimes import Arrays
 from enginewright.engine.runtimes.layer_times import WARM_UP, median_times
-from enginewright.engine.runtimes.tensorrt_callbacks import (
+from enginewright.engine.runtimes.tensorrt_library import (
+    MORE_MEMORY,
+    Executor,
+    errors_of,
+    layer_of,
+    locked,
     new_allocator,
     new_log,
     new_monitor,
     new_profiler,
     new_reader,
+    read_timing_cache,
+    set_aside,
+    set_profile,
+    timing_cache_path,
+    with_advice,
+    write_timing_cache,
 )
-from enginewright.engine.runtimes.tensorrt_executor import Executor, set_profile
-from enginewright.engine.runtimes.tensorrt_words import MORE_MEMORY, errors_of, with_advice
 from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint
 

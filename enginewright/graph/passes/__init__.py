@@ -8,13 +8,9 @@ A pass that helps one compiler and slows others is not made here, but by the sta
 import onnx
 import onnx_ir as ir
 
-from enginewright.graph.passes.lower_case_equations import LowerCaseEquations
-from enginewright.graph.passes.name_nodes import NameNodes
-from enginewright.graph.passes.name_squeezed_axes import NameSqueezedAxes
-from enginewright.graph.passes.plain_names import GivePlainNames
-from enginewright.graph.passes.pool_whole_images import PoolWholeImages
-from enginewright.graph.passes.remove_unused import RemoveUnused
-from enginewright.graph.passes.strided_copies import ReshapeStridedCopies
+from enginewright.graph.passes.find import RemoveUnused
+from enginewright.graph.passes.names import GivePlainNames, LowerCaseEquations, NameNodes, NameSqueezedAxes
+from enginewright.graph.passes.pooling import PoolWholeImages, ReshapeStridedCopies
 from enginewright.graph.shapes import as_ir
 
 

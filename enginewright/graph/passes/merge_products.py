@@ -6,9 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike
 
-from enginewright.graph.passes.constants import add_constant
-from enginewright.graph.passes.find import all_graphs, names_in_use, unused_name
-from enginewright.graph.passes.remove_unused import RemoveUnused
+from enginewright.graph.passes.find import RemoveUnused, add_constant, all_graphs, names_in_use, unused_name
 
 FIRST_OPSET = 13  # whose Split takes the sizes as an input
 

@@ -6,18 +6,28 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from enginewright.accuracy.records import Result
 from enginewright.core.text import figure, first_few
 from enginewright.graph.simplify import Simplification
-from enginewright.report.background import Background
-from enginewright.report.evidence import Evidence, Findings
-from enginewright.report.noise import noisy_as_quoted
-from enginewright.report.page.charts import Axes, Curve, Point, draw_curves, draw_histogram, draw_points
+from enginewright.measure.accuracy_records import Result
+from enginewright.measure.speed_records import baseline_title
+from enginewright.report.evidence import Background, Evidence, Findings
+from enginewright.report.page.charts import (
+    Axes,
+    Curve,
+    Figure,
+    Point,
+    Scale,
+    around,
+    decades,
+    draw_curves,
+    draw_histogram,
+    draw_points,
+    from_zero,
+    short,
+)
+from enginewright.report.page.listing import Mark, Row, bar, dot, draw_rows
 from enginewright.report.page.pictures import Looks
-from enginewright.report.page.rows import Mark, Row, bar, dot, draw_rows
-from enginewright.report.page.scales import Scale, around, decades, from_zero, short
-from enginewright.report.page.svg import Figure
-from enginewright.speed.records import baseline_title
+from enginewright.report.wording import noisy_as_quoted
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
 LEAST_MARGIN = -100  # percent: below it the answer is another one in any case

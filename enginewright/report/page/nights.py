@@ -6,11 +6,9 @@ from typing import NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from enginewright.regression.changes import Outcome
-from enginewright.regression.history import GATE
-from enginewright.report.page.charts import Axes, Curve, Dot, draw_curves
-from enginewright.report.page.scales import Scale, decades, from_zero, short
-from enginewright.report.page.svg import Figure
+from enginewright.measure.changes import Outcome
+from enginewright.measure.history import GATE
+from enginewright.report.page.charts import Axes, Curve, Dot, Figure, Scale, decades, draw_curves, from_zero, short
 from enginewright.report.trend import LEAST_ERROR
 
 MOST_DRAWN = 60  # nights of a machine and model

@@ -1,18 +1,21 @@
 """Pictures of what was measured: latency, throughput, memory, size, and the types that engines execute."""
 
+import base64
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from enginewright.core.params.benchmark import EAGER
+from enginewright.core.facts import QUANTIZED
+from enginewright.core.params.measuring import EAGER
 from enginewright.core.text import KILOBYTE, MEGABYTE, file_size
+from enginewright.measure.examples import EXAMPLES, Example, Examples
+from enginewright.measure.speed_records import ENGINE, Latency, baseline_title
 from enginewright.report.evidence import Evidence, Findings, curve_over_sizes
-from enginewright.report.page.charts import Axes, Curve, Dot, draw_curves
-from enginewright.report.page.rows import Mark, Row, bar, dot, draw_rows
-from enginewright.report.page.scales import Scale, from_zero, short
-from enginewright.report.page.svg import Figure
+from enginewright.report.page.charts import Axes, Curve, Dot, Figure, Scale, draw_curves, from_zero, short
+from enginewright.report.page.listing import Mark, Row, bar, dot, draw_rows
 from enginewright.report.tables import known_p99
 from enginewright.report.verdict import recommend
-from enginewright.speed.records import ENGINE, Latency, baseline_title
 
 Looks = Mapping[str, str]
 
@@ -147,3 +150,39 @@ def _kind(kind: str, found: Counter[str], entry: Evidence, computes: bool) -> Ro
 
 def _longest(rows: Sequence[Row]) -> Scale:
     return from_zero(mark.end for row in rows for mark in row.marks)
+
+
+# The samples on which engines differ from PyTorch most, as pictures within the page.
+
+
+class Drawn(NamedTuple):
+    """An example with its picture, as an address that holds it."""
+
+    example: Example
+    picture: str  # empty for a text
+
+    @property
+    def caption(self) -> str:
+        same, lead = self.example.same, self.example.lead
+        if lead is not None:
+            return f"{self.example.sample}: " + (f"{lead:.0%} of the lead left" if same else "another answer")
+        return self.example.sample + ("" if same is None else f": {same:.0%} the same")
+
+
+def gather_examples(findings: Findings, folder: Path) -> dict[str, list[Drawn]]:
+    """Return examples of the precision to ship and of quantized ones: others hardly differ, and the page is kept."""
+    chosen = recommend(findings)
+    found: dict[str, list[Drawn]] = {}
+    for entry in findings.precisions:
+        if entry.precision in QUANTIZED or (chosen and entry.precision == chosen.precision):
+            files = folder / entry.precision
+            drawn = [
+                Drawn(each, _address(files / each.file) if each.file else "")
+                for each in Examples.read(files / EXAMPLES).examples
+            ]
+            found |= {entry.precision: drawn} if drawn else {}
+    return found
+
+
+def _address(file: Path) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(file.read_bytes()).decode()}"

@@ -13,26 +13,27 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from enginewright.core.precisions import QUANTIZED
-from enginewright.core.runtimes import RUNTIMES
+from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import file_size
+from enginewright.measure.speed_records import baseline_title
 from enginewright.report import tables, where_time_goes
-from enginewright.report.background import Background
-from enginewright.report.evidence import Evidence, Findings
-from enginewright.report.left_in_floats import left_table, what_is_left
-from enginewright.report.metrics import batch_key, key_of
+from enginewright.report.evidence import Background, Evidence, Findings
 from enginewright.report.notes import noise_by_batch, notes_on
 from enginewright.report.page import causes, pictures
-from enginewright.report.page.examples import Drawn
+from enginewright.report.page.choices import (
+    blocks_table,
+    candidates_table,
+    describe_search,
+    rescue_table,
+    search_pictures,
+)
 from enginewright.report.page.listing import facts, latencies, of_frame, overview, throughputs
-from enginewright.report.page.mixes import blocks_table, candidates_table
 from enginewright.report.page.nights import draw_trends
-from enginewright.report.page.rescues import rescue_table
-from enginewright.report.page.searches import describe_search, search_pictures
-from enginewright.report.searched_times import times_of
+from enginewright.report.page.pictures import Drawn
+from enginewright.report.summary import batch_key, key_of
 from enginewright.report.verdict import choose, disturbance, doubt, why
+from enginewright.report.where_time_goes import left_table, times_of, what_is_left
 from enginewright.report.wording import device
-from enginewright.speed.records import baseline_title
 
 HERE = Path(__file__).parent
 AGAINST = "Against PyTorch, on the full validation set; in brackets 95 % intervals, paired for the drop"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.preprocessing import Preprocessing
+from enginewright.core.params.samples import Preprocessing
 from enginewright.data.sources import open_source
 
 COLORS = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)

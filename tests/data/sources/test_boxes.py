@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.preprocessing import Preprocessing
-from enginewright.core.params.samples import SamplesParams
+from enginewright.core.params.samples import Preprocessing, SamplesParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split

@@ -8,7 +8,7 @@ from cuda.bindings import runtime
 
 from enginewright.engine.gpu import cuda
 from enginewright.engine.gpu.cuda import NO_DEVICE, NO_GPU
-from enginewright.engine.gpu.device import find_gpu, why_no_gpu
+from enginewright.engine.gpu.nvml import find_gpu, why_no_gpu
 
 FINE, ERROR = runtime.cudaError_t.cudaSuccess, runtime.cudaError_t
 BLACKWELL = SimpleNamespace(name=b"NVIDIA GeForce RTX 5090".ljust(256, b"\0"), major=12, minor=0)

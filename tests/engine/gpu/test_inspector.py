@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from enginewright.engine.gpu.inspector import layer_of
+from enginewright.engine.runtimes.tensorrt_library import layer_of
 
 
 def layers_read(*layers):

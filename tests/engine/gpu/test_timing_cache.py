@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 from support.paths import ROOT
 
-from enginewright.engine.gpu.timing_cache import locked, read_timing_cache, timing_cache_path, write_timing_cache
+from enginewright.engine.runtimes.tensorrt_library import (
+    locked,
+    read_timing_cache,
+    timing_cache_path,
+    write_timing_cache,
+)
 
 GPU = ("NVIDIA H200", "9.0", "580.65.06", "tensorrt-11.4.0.106")
 APPEND = """
 import sys, time
 from pathlib import Path
-from enginewright.engine.gpu.timing_cache import locked, read_timing_cache, write_timing_cache
+from enginewright.engine.runtimes.tensorrt_library import locked, read_timing_cache, write_timing_cache
 path, mark = Path(sys.argv[1]), sys.argv[2].encode()
 for _ in range(25):
     with locked(path):
@@ -25,7 +30,7 @@ KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
 from enginewright.core import files
-from enginewright.engine.gpu.timing_cache import locked, write_timing_cache
+from enginewright.engine.runtimes.tensorrt_library import locked, write_timing_cache
 files._to_disk = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 with locked(Path(sys.argv[1])):
     write_timing_cache(Path(sys.argv[1]), b"half")

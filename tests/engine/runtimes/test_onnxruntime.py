@@ -11,27 +11,30 @@ from support.pass_checks import model_of_text
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Keep
-from enginewright.engine.runtimes import onnxruntime_session, onnxruntime_trial
-from enginewright.engine.runtimes.onnxruntime_cuda import Executor, require_known_sizes, rounds_to_int8
-from enginewright.engine.runtimes.onnxruntime_layout import (
+from enginewright.engine.runtimes import onnxruntime_session
+from enginewright.engine.runtimes import onnxruntime_session as onnxruntime_trial
+from enginewright.engine.runtimes.onnxruntime_session import (
     CALLS,
     CHANNELS_FIRST,
     CHANNELS_LAST,
     LAST_WITH_FUSED_BIASES,
     WARM_UP,
+    Executor,
     Trial,
     fastest_layout,
     has_choice,
     layout_of,
+    require_known_sizes,
+    rounds_to_int8,
     timed,
     write_layout,
 )
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.quantization.cast import cast
-from enginewright.quantization.quantize import quantize
-from enginewright.quantization.write_blocks import write_blocks
+from enginewright.precision.blocks import write_blocks
+from enginewright.precision.cast import cast
+from enginewright.precision.quantize import quantize
 
 KEEP = Keep(op_types=(), nodes=())
 

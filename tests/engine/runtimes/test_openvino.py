@@ -12,10 +12,10 @@ from enginewright.engine.runtimes.openvino_graph import read_graph
 from enginewright.engine.this_machine import find_cpu
 from enginewright.graph.as_written import open_as_written
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.quantization.dialect import dialect_of
-from enginewright.quantization.in_dialect import nodes_in_floats, rewritten
-from enginewright.quantization.write_int8 import Range as Bounds
-from enginewright.quantization.write_int8 import write_int8
+from enginewright.precision.dialect import dialect_of
+from enginewright.precision.in_dialect import nodes_in_floats, rewritten
+from enginewright.precision.write_int8 import Range as Bounds
+from enginewright.precision.write_int8 import write_int8
 
 LARGEST_WEIGHT = dialect_of("openvino", "cpu", find_cpu().capability).largest_weight
 ROUNDING = {"scale": np.float32(0.02), "zero": np.int8(0)}

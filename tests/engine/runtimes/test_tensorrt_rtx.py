@@ -23,28 +23,28 @@ from torchvision.models.resnet import Bottleneck
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
-from enginewright.core.params.boxes import BoxesParams
 from enginewright.core.params.build import Axis, Profile, Range
+from enginewright.core.params.model import BoxesParams
 from enginewright.core.params.precisions import Keep
 from enginewright.engine import this_machine as machine_module
 from enginewright.engine.build import build_engine
 from enginewright.engine.engine import open_engine
-from enginewright.engine.gpu.device import Hardware
+from enginewright.engine.gpu.nvml import Hardware
+from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import load_runtime, tensorrt
-from enginewright.engine.target import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.graph.simplify import fold_constants, simplify_graph
 from enginewright.model.export import export_model
-from enginewright.quantization.calibration.provenance import Calibration
-from enginewright.quantization.cast import cast
-from enginewright.quantization.dialect import dialect_of
-from enginewright.quantization.in_dialect import Ingredients, cast_in_dialect, quantize_in_dialect, rewritten
-from enginewright.quantization.quantize import quantize
-from enginewright.quantization.write_blocks import write_blocks
+from enginewright.precision.blocks import write_blocks
+from enginewright.precision.calibration.cache import Calibration
+from enginewright.precision.cast import cast
+from enginewright.precision.dialect import dialect_of
+from enginewright.precision.in_dialect import Ingredients, cast_in_dialect, quantize_in_dialect, rewritten
+from enginewright.precision.quantize import quantize
 
 if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
     pytest.skip("there is no wheel of TensorRT for RTX but for Linux on x86_64", allow_module_level=True)

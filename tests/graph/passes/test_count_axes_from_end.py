@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import all_nodes, apply_pass, model_of_text
 
-from enginewright.graph.passes.count_axes_from_end import CountAxesFromEnd
+from enginewright.graph.passes.names import CountAxesFromEnd
 
 
 @pytest.mark.parametrize(

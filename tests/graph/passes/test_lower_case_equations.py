@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body
 
-from enginewright.graph.passes.lower_case_equations import LowerCaseEquations
+from enginewright.graph.passes.names import LowerCaseEquations
 
 WEIGHTS = {"w": np.random.default_rng(1).normal(0, 0.3, (5, 4)).astype(np.float32)}
 

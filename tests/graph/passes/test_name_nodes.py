@@ -1,6 +1,6 @@
 from support.pass_checks import apply_pass, model_of_text
 
-from enginewright.graph.passes.name_nodes import NameNodes
+from enginewright.graph.passes.names import NameNodes
 
 
 def test_each_node_gets_a_name_of_its_own():

@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body
 
-from enginewright.graph.passes.name_squeezed_axes import NameSqueezedAxes
+from enginewright.graph.passes.names import NameSqueezedAxes
 
 
 def squeezes(model):

@@ -10,7 +10,7 @@ from support.pass_checks import (
     round_trip,
 )
 
-from enginewright.graph.passes.pad_before_pooling import PadBeforePooling
+from enginewright.graph.passes.pooling import PadBeforePooling
 
 POOL = "AveragePool <kernel_shape = [3, 3], {settings}>"
 COUNTED = "pads = [1, 0, 1, 2], count_include_pad = 1, strides = [2, 1]"

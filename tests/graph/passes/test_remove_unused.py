@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, count_types, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.remove_unused import RemoveUnused
+from enginewright.graph.passes.find import RemoveUnused
 
 
 def constants_of(model):

@@ -22,8 +22,8 @@ from support.pass_checks import (
 )
 
 from enginewright.graph.passes import apply_passes, rewrite_graph
-from enginewright.graph.passes.pad_before_pooling import PadBeforePooling
-from enginewright.graph.passes.spell_out_hard_swish import SpellOutHardSwish
+from enginewright.graph.passes.pooling import PadBeforePooling
+from enginewright.graph.passes.spell_out import SpellOutHardSwish
 
 NODES = """
     sum_scale = Add (x, x)

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import count_types, model_of_text, output_of, round_trip, session_of
 
-from enginewright.graph.passes.spell_out_dft import SpellOutDft
+from enginewright.graph.passes.spell_out import SpellOutDft
 
 
 def model(size, settings, axis=-2, length=None):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, apply_pass, autocast, count_types, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.spell_out_hard_swish import SpellOutHardSwish
+from enginewright.graph.passes.spell_out import SpellOutHardSwish
 
 
 def convolution_and_swish():

@@ -3,8 +3,8 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import BODIES, apply_pass, autocast, count_types, model_of_text, model_with_body
 
-from enginewright.graph.passes.remove_unused import RemoveUnused
-from enginewright.graph.passes.strided_copies import ReshapeStridedCopies
+from enginewright.graph.passes.find import RemoveUnused
+from enginewright.graph.passes.pooling import ReshapeStridedCopies
 
 COPY = """
     shape = Shape <start = {batch_axis}, end = {after_batch}> ({counted})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from enginewright.accuracy.examples import Example
-from enginewright.report.page.examples import Drawn
+from enginewright.measure.examples import Example
+from enginewright.report.page.pictures import Drawn
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from support.pages import (
     page_of,
 )
 
-from enginewright.report.page.charts import apart, frontier
-from enginewright.report.page.labels import Named, covers, place_labels
-from enginewright.report.page.svg import wrapped
+from enginewright.report.page.charts import Named, apart, covers, frontier, place_labels, wrapped
 
 
 def test_labels_that_would_overlap_move_apart():

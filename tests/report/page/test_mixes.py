@@ -6,8 +6,8 @@ import pytest
 from support.findings import summary_of
 from support.mixes import mix_with
 
-from enginewright.mixing.records import BlockTimes, Candidate, Times
-from enginewright.report.page.mixes import blocks_table, candidates_table
+from enginewright.precision.mixing.records import BlockTimes, Candidate, Times
+from enginewright.report.page.choices import blocks_table, candidates_table
 from enginewright.report.verdict import recommend, verdict_on
 
 

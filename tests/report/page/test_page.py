@@ -22,8 +22,8 @@ from support.paths import ROOT
 from enginewright.core.params.all import Params
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.engine.tools import Tools
-from enginewright.quantization.calibration.sketch import Histograms, Sketch
-from enginewright.report.background import Maker, makers_of
+from enginewright.precision.calibration.histogram import Histograms, Sketch
+from enginewright.report.evidence import Maker, makers_of
 from enginewright.report.page.nights import MOST_DRAWN
 from enginewright.report.page.render import breakable, with_code
 

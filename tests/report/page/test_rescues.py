@@ -2,8 +2,8 @@
 
 from support.pages import Reader, background_of, page_of
 
-from enginewright.quantization.rescue.records import Rescue, Tried
-from enginewright.report.page.rescues import rescue_table
+from enginewright.precision.rescue.records import Rescue, Tried
+from enginewright.report.page.choices import rescue_table
 
 
 def record(error=0.2, tried=(), kept=(), enough=0.01):

@@ -4,10 +4,10 @@ import dataclasses
 import re
 
 from enginewright.engine.record import LayerTime
-from enginewright.report.background import Maker
-from enginewright.report.page.searches import describe_search, search_pictures
-from enginewright.report.searched_times import times_of
-from enginewright.search.records import Layer, Search, Step
+from enginewright.precision.search.records import Layer, Search, Step
+from enginewright.report.evidence import Maker
+from enginewright.report.page.choices import describe_search, search_pictures
+from enginewright.report.where_time_goes import times_of
 
 
 def found(*path, spared=()):

@@ -1,0 +1,338 @@
+"""Answer for arrays: the rows of .npz files that have an array for each input, as a model without images takes them."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from enginewright.core.cores import in_parallel
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.text import is_unicode
+from enginewright.data.feeds import Feeds, Outputs
+from enginewright.data.preprocessing import decode, normalize, pixels_of
+from enginewright.data.sample_set import TOKENIZER, PreparedTexts
+from enginewright.data.sources.arrays import read_arrays
+from enginewright.data.sources.files import IMAGE_SUFFIXES, is_image
+from enginewright.data.sources.tables import ONE, SUFFIXES, TWO, read_rows, text_in
+from enginewright.data.texts import Text, TextReader
+from enginewright.engine.engine import Engine
+from enginewright.engine.record import EngineRecord
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.task import Shown, Task
+
+# Read standard input, which `-` stands for among images or texts.
+
+
+def lines_of_standard_input() -> list[str]:
+    """Return the lines that are not empty."""
+    try:
+        content = sys.stdin.read() if sys.stdin else ""  # it may be closed, as in `<&-`
+    except UnicodeDecodeError:
+        raise EnginewrightError("standard input is no text in UTF-8") from None
+    if not (lines := [line for line in content.split("\n") if line.strip()]):
+        raise EnginewrightError("standard input, which - stands for, has no lines")
+    return lines
+
+
+# One answer, as a line for people or as JSON.
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A sample that is a row of the arrays of a file."""
+
+    file: Path
+    number: int
+    arrays: Mapping[str, NDArray[np.generic]]
+
+
+class Answer(NamedTuple):
+    """The answer for one image, text or row, or the error that prevented it."""
+
+    given: Path | Text | Row
+    shown: Shown | None
+    error: str | None
+    picture: Image.Image | None = None  # with the answer drawn onto it
+
+
+def print_answer(answer: Answer, width: int, as_line: bool) -> None:
+    if as_line:
+        print(as_json(answer), flush=True)
+    elif answer.shown is None:
+        print(answer.error, file=sys.stderr)
+    else:
+        written = as_written(answer.given)
+        if isinstance(answer.given, tuple) and len(written) > width:
+            written = f"{written[: width - 1]}…"
+        print(f"{written:<{width}}   {answer.shown.text}", flush=True)
+
+
+def as_written(given: Path | Text | Row) -> str:
+    if isinstance(given, Row):
+        return f"{given.file}, row {given.number}"
+    return str(given) if isinstance(given, Path) else " | ".join(" ".join(text.split()) for text in given)
+
+
+def as_json(answer: Answer) -> str:
+    found = answer.shown.fields if answer.shown else {"error": answer.error}
+    if isinstance(answer.given, Path):
+        return json.dumps({"image": str(answer.given), **found})
+    if isinstance(answer.given, Row):
+        return json.dumps({"file": str(answer.given.file), "row": answer.given.number, **found})
+    text = answer.given[0] if len(answer.given) == 1 else list(answer.given)
+    return json.dumps({"text": text, **found}, ensure_ascii=False)
+
+
+# Run an engine, and find the task that reads its outputs.
+
+
+def require_readable(record: EngineRecord, folder: Path) -> Task:
+    """Return the task of the engine, if it can read one of its outputs."""
+    inputs, outputs = record.interface.sampled, record.interface.outputs
+    task = task_of(record.task, record.scores, record.class_names, record.boxes, record.preprocessing)
+    if (len(inputs) != 1 and record.preprocessing) or task.reads({spec.name: spec.shape for spec in outputs}) is None:
+        tensors = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in (*inputs, *outputs))
+        raise EnginewrightError(
+            f"{folder} has no answers to show: its task, {record.task}, needs an output that it can read, and for "
+            f"images one input, and it has {tensors}"
+        )
+    return task
+
+
+def run_filled(engine: Engine, feeds: Feeds) -> Outputs:
+    """Return the outputs. Too few samples for the engine are filled up with copies, whose outputs are dropped. Inputs
+    that hold sizes get those that the engine is tuned for."""
+    count, least = len(next(iter(feeds.values()))), engine.record.profile.batch.min
+    tuned = engine.record.interface.holding(engine.record.profile.at("opt"))
+    filled = {name: np.resize(array, (max(count, least), *array.shape[1:])) for name, array in feeds.items()}
+    outputs = {name: each[:count] for name, each in engine.run(filled | tuned).items()}
+    if not all(np.isfinite(each).all() for each in outputs.values()):
+        raise EnginewrightError("the engine's outputs are not all finite: `dvc repro` validates it, and says more")
+    return outputs
+
+
+class ArraysReader:
+    """An engine that takes arrays, whose outputs its task reads."""
+
+    cut = 0  # rows, which texts can be
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self._engine, self._task = engine, require_readable(engine.record, folder)
+
+    def answer(self, rows: Sequence[Row], top: int, draws: bool = False) -> Iterator[Answer]:
+        names = [spec.name for spec in self._engine.record.interface.sampled]
+        feeds = {name: np.stack([row.arrays[name][row.number] for row in rows]) for name in names}
+        shown = self._task.show(run_filled(self._engine, feeds), top)
+        yield from (Answer(row, one, None) for row, one in zip(rows, shown, strict=True))
+
+
+def find_rows(places: Sequence[Path], inputs: Sequence[str]) -> list[Row]:
+    """Return the rows of all files, in which the arrays have the names of the inputs."""
+    found: list[Row] = []
+    for place in places:
+        arrays = _arrays_of(place, inputs)
+        if found and (other := _shapes(found[0].arrays)) != _shapes(arrays):
+            raise EnginewrightError(
+                f"a row of {place} is {_shapes(arrays)}, and one of {found[0].file} is {other}: ask for one at a time"
+            )
+        found += [Row(place, number, arrays) for number in range(len(arrays[inputs[0]]))]
+    return found
+
+
+def _arrays_of(place: Path, inputs: Sequence[str]) -> dict[str, NDArray[np.generic]]:
+    wanted = ", ".join(inputs)
+    if place.suffix != ".npz":
+        raise EnginewrightError(f"{place} is no .npz: the engine takes arrays, one for each input ({wanted})")
+    try:
+        held = read_arrays(place)
+    except EnginewrightError as error:
+        raise EnginewrightError(str(error).removeprefix("samples.source: ")) from None
+    if not held.keys() >= set(inputs):
+        raise EnginewrightError(
+            f"{place} needs an array for each input ({wanted}), and has {', '.join(held) or 'none'}"
+        )
+    arrays = {name: held[name].astype(held[name].dtype.newbyteorder("="), copy=False) for name in inputs}
+    lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
+    if 0 in lengths or len(lengths) > 1:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise EnginewrightError(
+            f"{place} has {shapes}: each array needs the rows along its first axis, as many as others"
+        )
+    return arrays
+
+
+def _shapes(arrays: Mapping[str, NDArray[np.generic]]) -> str:
+    return ", ".join(f"{name} {array.shape[1:]}" for name, array in arrays.items())
+
+
+# Answer for texts: find them in files, on standard input or among the arguments, and turn them into tokens.
+
+LONGEST_NAME = 4096  # of a file
+
+
+class TextsReader:
+    """An engine that takes texts, whose outputs its task reads."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        prepared = engine.record.text
+        assert prepared, "the caller looked"
+        self._engine, self._task = engine, require_readable(engine.record, folder)
+        self._reader, self.cut = TextReader(folder / TOKENIZER, prepared.how), 0
+
+    def answer(self, texts: Sequence[Text], top: int, draws: bool = False) -> Iterator[Answer]:
+        tokens = self._reader.tokens(texts)
+        self.cut += sum(each.cut for each in tokens)
+        shown = self._task.show(run_filled(self._engine, self._reader.arrays(tokens)), top)
+        yield from (Answer(text, one, None) for text, one in zip(texts, shown, strict=True))
+
+
+def best_first(answers: Iterable[Answer]) -> list[Answer]:
+    """Sort scores of pairs: the answers to each question by their score, the questions as they came."""
+    first: dict[str, int] = {}  # where each question comes first
+
+    def order(numbered: tuple[int, Answer]) -> tuple[int, float]:
+        place, answer = numbered
+        assert isinstance(answer.given, tuple), "these are texts"
+        assert answer.shown, "which can all be read"
+        return first.setdefault(answer.given[0], place), -float(answer.shown.fields["score"])
+
+    return [answer for _, answer in sorted(enumerate(answers), key=order)]
+
+
+def find_texts(places: Sequence[str], prepared: PreparedTexts) -> list[Text]:
+    """Return the texts that are given: in files, in the lines of standard input for `-`, and as they stand."""
+    found: list[Text] = []
+    for place in places:
+        file = Path(place) if len(place) < LONGEST_NAME else None
+        if place == "-":
+            found += [_one_input(line, prepared.together) for line in lines_of_standard_input()]
+        elif file and file.suffix in SUFFIXES and file.is_file():
+            found += _of_samples(file, prepared.together)
+        else:
+            found.append(_one_input(place, prepared.together))
+    return found
+
+
+def _one_input(text: str, together: int) -> Text:
+    """Return a text, or the two that a tab divides if the model reads two as one input."""
+    if not is_unicode(text):
+        raise EnginewrightError(f"{text!r} is no text in UTF-8")
+    if not text.strip():
+        raise EnginewrightError("one of the texts is empty: leave it out")
+    parts = tuple(text.split("\t")) if together > 1 else (text,)
+    if len(parts) != together or not all(part.strip() for part in parts):
+        raise EnginewrightError(
+            f"the model reads {together} texts as one input, with a tab between them, and not {text!r}"
+        )
+    return parts
+
+
+def _of_samples(file: Path, together: int) -> list[Text]:
+    columns, rows = read_rows(file)
+    used = TWO if TWO[0] in columns else ONE
+    texts = [tuple(text_in(file, row, column) for column in used) for row in rows]
+    if len(used) < together:
+        return [_one_input(text[0], together) for text in texts]
+    return list(texts) if len(used) == together else [(part,) for text in texts for part in text]
+
+
+# Answer for images: find them, prepare them as the engine takes them, and draw the answers onto copies.
+
+Tensor = NDArray[np.float32]
+PICTURES = {".jpg", ".jpeg", ".png"}  # what is written; images of other types become .png
+QUALITY = 92  # of JPEG
+
+
+class Read(NamedTuple):
+    """An image as the model takes it, and as it is."""
+
+    tensor: Tensor
+    image: Image.Image
+
+
+class ImageReader:
+    """An engine that takes images, whose outputs its task reads."""
+
+    cut = 0  # images, which texts can be
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        assert engine.record.preprocessing, "the caller looked"
+        self._engine, self.how = engine, engine.record.preprocessing
+        self._task = require_readable(engine.record, folder)
+
+    def answer(self, images: Sequence[Path], top: int, draws: bool = False) -> Iterator[Answer]:
+        """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
+        read = list(in_parallel(self._read, images))
+        readable = [one.tensor for one in read if not isinstance(one, str)]
+        (spec,) = self._engine.record.interface.sampled
+        feeds = {spec.name: np.stack(readable)} if readable else {}
+        shown = self._task.show(run_filled(self._engine, feeds), top) if readable else iter(())
+        for path, one in zip(images, read, strict=True):
+            if isinstance(one, str):
+                yield Answer(path, None, one)
+                continue
+            answer = self._task.in_image(next(shown), self.how, one.image.size)
+            yield Answer(path, answer, None, self._task.draw(one.image, answer) if draws else None)
+
+    def _read(self, path: Path) -> Read | str:
+        try:
+            image = decode(path)
+        except EnginewrightError as error:
+            return str(error)
+        try:
+            return Read(normalize(pixels_of(image, self.how), self.how), image)
+        except EnginewrightError as error:
+            return f"{path}: {error}"
+
+
+def find_images(places: Sequence[Path]) -> list[Path]:
+    """Return the given files, those that the lines of standard input name for `-`, and all images below folders."""
+    found: list[Path] = []
+    for place in _named(places):
+        if not place.is_dir():
+            found.append(place)
+            continue
+        inside = sorted(path for path in _files_below(place) if is_image(path))
+        if not inside:
+            raise EnginewrightError(f"{place} holds no images: looked for {', '.join(sorted(IMAGE_SUFFIXES))}")
+        found += inside
+    return found
+
+
+def _named(places: Sequence[Path]) -> Iterator[Path]:
+    for place in places:
+        yield from map(Path, lines_of_standard_input()) if place == Path("-") else (place,)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for root, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(root) / name for name in names)
+
+
+def picture_files(images: Sequence[Path], folder: Path) -> dict[Path, Path]:
+    """Return where each image with its answer goes: to its name, below the folders in which the images differ."""
+    absolute = [Path(os.path.abspath(image)) for image in images]
+    common = Path(os.path.commonpath([path.parent for path in absolute]))
+    given = {path.resolve() for path in absolute}
+    found: dict[Path, Path] = {}
+    for image, path in zip(images, absolute, strict=True):
+        name = path.relative_to(common)
+        found[image] = folder / (name if name.suffix.lower() in PICTURES else name.with_name(f"{name.name}.png"))
+        if found[image].resolve() in given:
+            raise EnginewrightError(f"--pictures {folder} holds the images themselves: give another folder")
+    return found
+
+
+def save_picture(picture: Image.Image, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(file, quality=QUALITY)

@@ -1,0 +1,89 @@
+"""Check what the machine can run: hardware, memory, runtimes, and the types that it executes."""
+
+import os
+from pathlib import Path
+
+from enginewright.cli.commands.doctor import Check, State
+from enginewright.core.cores import usable_cores
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import RUNTIMES, accepted_as
+from enginewright.core.params.all import Params
+from enginewright.engine.gpu.cuda import NO_GPU
+from enginewright.engine.gpu.nvml import find_gpu, why_no_gpu
+from enginewright.engine.machine import Machine
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.this_machine import describe_machine, find_cpu
+from enginewright.precision.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
+
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def examine_machine() -> list[Check]:
+    found = [examine_cpu(), examine_gpu(), examine_memory()]
+    found += [examine_runtime(name) for name in RUNTIMES]
+    try:
+        params = Params.read()
+    except EnginewrightError as error:
+        remedy = "fix that line" if Path("params.yaml").exists() else "go to the root of the project"
+        return [*found, Check("params.yaml", State.WRONG, str(error), remedy)]
+    try:
+        chosen = describe_machine(params.runtime)
+    except EnginewrightError as error:
+        return [*found, Check("params.yaml", State.WRONG, str(error), "install it, or set runtime: auto")]
+    place = "GPU" if chosen.device == "cuda" else "CPU"
+    taken = f"runtime: {params.runtime} takes {chosen.runtime}, on the {place}"
+    return [*found, Check("params.yaml", State.FINE, taken), examine_precisions(params, chosen)]
+
+
+def examine_cpu() -> Check:
+    cpu, usable, shown = find_cpu(), usable_cores(), len(os.sched_getaffinity(0))
+    cores = f"{usable} cores" if usable == shown else f"{usable} of {shown} cores by a CPU quota"
+    return Check("CPU", State.FINE, f"{cpu.device_name}, {cores}, {cpu.capability}")
+
+
+def examine_gpu() -> Check:
+    if gpu := find_gpu():
+        able = f"compute capability {gpu.capability}, driver {gpu.driver} for CUDA up to {gpu.cuda}"
+        return Check("GPU", State.FINE, f"{gpu.device_name}, {able}")
+    reason = why_no_gpu() or NO_GPU
+    return Check("GPU", State.FINE if reason == NO_GPU else State.NOTE, reason)
+
+
+def examine_memory() -> Check:
+    """Report the memory. A container's limit counts if it is lower than that of the machine."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
+    kilobytes = {name.rstrip(":"): int(value) for name, value, *_ in lines}
+    limits = [
+        int(text) for path in LIMITS if path.exists() and (text := path.read_text(encoding="utf-8").strip()).isdigit()
+    ]
+    total = min([kilobytes["MemTotal"] * 1024, *limits])
+    free = min(kilobytes["MemAvailable"] * 1024, total)
+    return Check("memory", State.FINE, f"{total / 1e9:.1f} GB, {free / 1e9:.1f} GB of it available")
+
+
+def examine_runtime(name: str) -> Check:
+    runtime = load_runtime(name)
+    if missing := runtime.missing():
+        why, _, remedy = missing.rpartition(": ")
+        return Check(name, State.NOTE, why, remedy)
+    try:
+        machine = describe_machine(name)
+    except EnginewrightError as error:
+        return Check(name, State.NOTE, f"{runtime.version()}, but {error}")
+    if machine.device == "cuda" and not machine.capability:
+        return Check(name, State.FINE, f"{machine.runtime_version}, builds engines for GPUs; none can run here")
+    return Check(name, State.FINE, f"{machine.runtime_version}, on the {machine.device_name}")
+
+
+def examine_precisions(params: Params, machine: Machine) -> Check:
+    """Report which precisions run as another type: no mistake, but their speed is no reason to ship them."""
+    executed = executed_as(machine, params.build)
+    natively = [name for name, kind in executed.items() if kind in accepted_as(name, params.build.tf32)]
+    instead = {name: kind for name, kind in executed.items() if name not in natively}
+    others = [f"{name} {'' if kind in (NOT_AT_ALL, UNKNOWN) else 'as '}{kind}" for name, kind in instead.items()]
+    text = f"{machine.runtime} executes {'; '.join([', '.join(natively) + ' natively'] * bool(natively) + others)}"
+    asked = [name for name in params.precisions if name not in natively]
+    if not asked:
+        return Check("precisions", State.FINE, text)
+    remedy = f"params.yaml lists {', '.join(asked)}: to look at, not to ship from this machine"
+    return Check("precisions", State.NOTE, text, remedy)

@@ -1,0 +1,259 @@
+"""Read annotations of boxes as COCO writes them: a JSON file with images, annotations and categories."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ruamel.yaml.error import YAMLError
+
+from enginewright.core.errors import UNREADABLE, EnginewrightError
+from enginewright.core.params.section import load_yaml, yaml_problem
+from enginewright.core.text import first_few, is_unicode
+from enginewright.core.user_files import lies_in
+from enginewright.data.sources.files import MOST_CLASSES, Classes, ImageFiles, is_image
+from enginewright.data.sources.folders import pictures
+from enginewright.data.sources.truth import COLUMNS, COUNTED, CROWD, Boxes, Rows, require_boxes, wrong_box
+
+ANNOTATIONS = "annotations.json"  # in a folder of images
+SECTIONS = ("images", "annotations", "categories")
+
+
+def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
+    """Open NAME.json with its images in the folder NAME, or annotations.json within the folder of its images."""
+    document = _read(file)
+    images = _by_id(file, document, "images", ("file_name",))
+    categories = _by_id(file, document, "categories", ("name",))
+    classes = listed or Classes.of([str(categories[each]["name"]) for each in sorted(categories)])
+    places = _places(file, categories, classes)
+    rows: dict[Any, list[list[float]]] = {identity: [] for identity in images}
+    numbers: dict[Any, list[int]] = {identity: [] for identity in images}
+    for number, annotation in enumerate(document["annotations"]):
+        image, row = _row(file, number, annotation, rows, places)
+        rows[image].append(row)
+        numbers[image].append(number)
+    order = list(images)
+    arrays = [np.array(rows[identity], np.float64).reshape(-1, COLUMNS) for identity in order]
+    require_boxes(file, arrays, classes.names)
+    boxes = Boxes(
+        arrays,
+        lambda index, row: _where(file, "annotations", numbers[order[index]][row]),
+        sizes=[_size(images[identity]) for identity in order],
+    )
+    files = [_image_file(file, number, images[each], data) for number, each in enumerate(order)]
+    _print_unlisted_images(file, files)
+    names = [str(images[identity]["file_name"]) for identity in order]
+    return ImageFiles(files, names, None, classes.names, truths=boxes)
+
+
+def _read(file: Path) -> dict[str, list[Any]]:
+    try:
+        document: dict[str, list[Any]] = json.loads(file.read_text("utf-8"))
+    except json.JSONDecodeError as error:
+        raise EnginewrightError(f"samples.source: {file}, line {error.lineno}, is no JSON: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise EnginewrightError(f"samples.source: {file} is no text in UTF-8") from None
+    except UNREADABLE as error:
+        raise EnginewrightError(f"samples.source: {file} cannot be read: {error}") from None
+    for name in SECTIONS:
+        if not isinstance(document, dict) or not isinstance(document.get(name), list):
+            raise EnginewrightError(
+                f"samples.source: {file} has no list '{name}'; annotations as COCO writes them have "
+                f"{', '.join(SECTIONS)}"
+            )
+    for name in ("images", "categories"):
+        if not document[name]:
+            raise EnginewrightError(f"samples.source: the list '{name}' of {file} is empty")
+    return document
+
+
+def _by_id(file: Path, document: Mapping[str, list[Any]], name: str, fields: Sequence[str]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for number, entry in enumerate(document[name]):
+        for field in ("id", *fields):
+            if not isinstance(entry, dict) or not isinstance(entry.get(field), int | str):
+                raise _mistake(file, name, number, f"has no {field}")
+            if isinstance(entry[field], str) and not is_unicode(entry[field]):
+                raise _mistake(file, name, number, f"has a {field} with half a character, which no file can hold")
+        if entry["id"] in found:
+            raise _mistake(file, name, number, f"has the id {entry['id']} of another")
+        found[entry["id"]] = entry
+    return found
+
+
+def _places(file: Path, categories: Mapping[Any, Any], classes: Classes) -> dict[Any, int]:
+    """Return the place of each category among the classes, in the order of the model's outputs."""
+    known = {key: place for place, key in enumerate(classes.keys)}
+    for number, category in enumerate(categories.values()):
+        if str(category["name"]) not in known:
+            what = f"is {category['name']}, which is not in samples.class_names"
+            raise _mistake(file, "categories", number, what)
+    if len({category["name"] for category in categories.values()}) < len(categories):
+        raise EnginewrightError(f"samples.source: {file} has two categories of one name")
+    return {identity: known[str(category["name"])] for identity, category in categories.items()}
+
+
+def _row(
+    file: Path, number: int, annotation: Any, images: Mapping[Any, Any], places: Mapping[Any, int]
+) -> tuple[Any, list[float]]:
+    """Return the image of an annotation, and its class, corners and kind."""
+    if not isinstance(annotation, dict):
+        raise _mistake(file, "annotations", number, "is no annotation")
+    for field, known in {"image_id": images, "category_id": places}.items():
+        value = annotation.get(field)
+        if not isinstance(value, int | str) or value not in known:
+            there = "images" if field == "image_id" else "categories"
+            raise _mistake(file, "annotations", number, f"has the {field} {value}, which is not among the {there}")
+    box = annotation.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(value, int | float) for value in box):
+        raise _mistake(file, "annotations", number, f"has no bbox of left, top, width and height, but {box}")
+    if why := wrong_box(box):
+        raise _mistake(file, "annotations", number, why)
+    left, top, width, height = (float(value) for value in box)
+    kind = CROWD if annotation.get("iscrowd") else COUNTED
+    return annotation["image_id"], [places[annotation["category_id"]], left, top, left + width, top + height, kind]
+
+
+def _size(image: Mapping[str, Any]) -> tuple[int, int] | None:
+    size = image.get("width"), image.get("height")
+    return size if isinstance(size[0], int) and isinstance(size[1], int) else None  # type: ignore[return-value]
+
+
+def _image_file(file: Path, number: int, image: Mapping[str, Any], data: Path) -> Path:
+    folders = (file.with_suffix(""), file.parent, file.parent / "images")
+    found = next((path for folder in folders if (path := folder / str(image["file_name"])).is_file()), None)
+    if found is None:
+        looked = f"neither in {folders[0]} nor in {folders[1]}" if file.name != ANNOTATIONS else f"not in {folders[1]}"
+        raise _mistake(file, "images", number, f"names {image['file_name']}, which is {looked}")
+    if not lies_in(found, data):
+        raise _mistake(
+            file, "images", number, f"names {found}, which lies outside {data}/: DVC would not see it change"
+        )
+    return found
+
+
+def _print_unlisted_images(file: Path, listed: Sequence[Path]) -> None:
+    """Print which images lie beside those that are listed. One without boxes would be listed, too."""
+    beside = {path for folder in {each.parent for each in listed} for path in folder.iterdir() if is_image(path)}
+    if left := sorted(map(str, beside.difference(listed))):
+        print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left, most=3)}")
+
+
+def _mistake(file: Path, name: str, number: int, what: str) -> EnginewrightError:
+    return EnginewrightError(f"samples.source: {_where(file, name, number)} {what}")
+
+
+def _where(file: Path, name: str, number: int) -> str:
+    """Name an entry of a list and its line, which is found by reading the list up to it."""
+    text = file.read_text("utf-8")
+    if begin := re.search(rf'"{name}"\s*:\s*\[\s*', text):
+        position, decoder = begin.end(), json.JSONDecoder()
+        for _ in range(number):
+            _, position = decoder.raw_decode(text, position)
+            position = re.compile(r"[\s,]*").match(text, position).end()  # type: ignore[union-attr]
+        return f"{file}, line {text.count(chr(10), 0, position) + 1}, entry {number} of {name},"
+    return f"{file}, entry {number} of {name},"
+
+
+# Read a folder with the folders `images` and `labels`: for each image a text file of boxes, as YOLO has them.
+
+CLASSES_FILES = ("classes.txt", "data.yaml", "dataset.yaml")
+Lines = list[tuple[int, list[float]]]  # the number of a line, and the row that it makes
+
+
+def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
+    images, labels = pictures(root / "images", data), _label_files(root / "labels")
+    if not images:
+        raise EnginewrightError(
+            f"samples.source: {root} holds no images for detection: it needs {root}/images, and {root}/labels with a "
+            "text file of the same name for each; or annotations.json"
+        )
+    names = sorted(images)
+    files = [images[name] for name in names]
+    paths = [file.relative_to(root).as_posix() for file in files]
+    known = listed or _named_classes(root)
+    if not (root / "labels").is_dir():
+        return ImageFiles(files, paths, None, known.names if known else ())
+    _require_pairs(root, images, labels)
+    lines = [_read_labels(labels[name], known) for name in names]
+    rows = [np.array([row for _, row in each], np.float64).reshape(-1, COLUMNS) for each in lines]
+    classes = known or _numbered(root, rows)
+    require_boxes(root, rows, classes.names)
+    boxes = Boxes(rows, lambda index, row: f"{labels[names[index]]}, line {lines[index][row][0]},", shares=True)
+    return ImageFiles(files, paths, None, classes.names, truths=boxes)
+
+
+def _label_files(folder: Path) -> dict[str, Path]:
+    found = sorted(file for file in folder.rglob("*.txt") if file.name not in CLASSES_FILES)
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in found}
+
+
+def _require_pairs(root: Path, images: dict[str, Path], labels: dict[str, Path]) -> None:
+    for ours, others, there, hint in (
+        (images, labels, "labels", ": an image without boxes has an empty one"),
+        (labels, images, "images", ""),
+    ):
+        if alone := sorted(ours.keys() - others.keys()):
+            more = f", nor have {len(alone) - 1} more" if len(alone) > 1 else ""
+            raise EnginewrightError(
+                f"samples.source: {ours[alone[0]]} has no file of its name in {root / there}{more}{hint}"
+            )
+
+
+def _read_labels(file: Path, classes: Classes | None) -> Lines:
+    try:
+        lines = file.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise EnginewrightError(f"samples.source: {file} is no text in UTF-8") from None
+    return [(number, _label(file, number, line, classes)) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _label(file: Path, number: int, line: str, classes: Classes | None) -> list[float]:
+    """Return class, corners and kind of a line `class centre-x centre-y width height`."""
+    cells = line.split()
+    try:
+        kind, x, y, width, height = map(float, cells)
+    except ValueError:
+        what = f"has {len(cells)} cells" if len(cells) != 5 else "holds what is no number"
+        raise _bad_label(file, number, f"{what}; a box is: class, centre x, centre y, width and height") from None
+    most = len(classes.names) if classes else MOST_CLASSES
+    if not (kind.is_integer() and 0 <= kind < most):
+        raise _bad_label(file, number, f"has the class {cells[0]}, which is not from 0 to {most - 1}")
+    left, top = x - width / 2, y - height / 2
+    if why := wrong_box((left, top, width, height)):
+        raise _bad_label(file, number, why)
+    if max(width, height) > 2:
+        why = f"has a box of {width:g} by {height:g}; these are shares of the image, not pixels"
+        raise _bad_label(file, number, why)
+    return [kind, left, top, left + width, top + height, COUNTED]
+
+
+def _named_classes(root: Path) -> Classes | None:
+    """Return the names in classes.txt, a line each, or under `names` of data.yaml."""
+    file = next((root / name for name in CLASSES_FILES if (root / name).is_file()), None)
+    if file is None:
+        return None
+    try:
+        if file.suffix == ".txt":
+            names: Any = [line.strip() for line in file.read_text("utf-8-sig").splitlines() if line.strip()]
+        else:
+            names = (load_yaml(file.read_bytes()) or {}).get("names")
+            names = [names[number] for number in sorted(names)] if isinstance(names, dict) else names
+    except (YAMLError, *UNREADABLE) as error:
+        raise EnginewrightError(f"samples.source: {file} cannot be read: {yaml_problem(error)}") from None
+    if not isinstance(names, list) or not names or len({str(name) for name in names}) < len(names):
+        raise EnginewrightError(f"samples.source: {file} has no list of classes with a name for each")
+    return Classes.of([str(name) for name in names])
+
+
+def _numbered(root: Path, rows: list[Rows]) -> Classes:
+    most = max((int(each[:, 0].max()) for each in rows if len(each)), default=-1)
+    if most < 0:
+        raise EnginewrightError(f"samples.source: {root}/labels holds no box, and {CLASSES_FILES[0]} names no classes")
+    return Classes.of([str(number) for number in range(most + 1)])
+
+
+def _bad_label(file: Path, number: int, what: str) -> EnginewrightError:
+    return EnginewrightError(f"samples.source: {file}, line {number}, {what}")

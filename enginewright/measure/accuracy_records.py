@@ -1,0 +1,148 @@
+"""The records in the JSON document of the stage validate."""
+
+from math import isnan
+
+from enginewright.core.files import Record
+from enginewright.core.text import figure
+from enginewright.data.sample_set import Padding
+
+
+class Errors(Record):
+    """The errors of one set of outputs against another, over all samples; the worst output counts for each figure."""
+
+    max_abs: float
+    mean_abs: float
+    relative: float
+    cosine: float
+    worst_cosine: float
+    nonfinite: int
+
+
+class Interval(Record):
+    """The range of a figure with a confidence of 95 %, as far as the choice of samples decides it."""
+
+    low: float
+    high: float
+
+
+class Result(Record):
+    """One metric of the task, of PyTorch, of the graph and of the engine. `drop` is how much worse the engine is than
+    PyTorch, below 0 if it is better. Its interval is paired: PyTorch and the engine answered the same samples."""
+
+    name: str
+    unit: str  # % if 0.5 is written as 50.00%, or empty
+    higher_is_better: bool
+    reference: float
+    graph: float
+    engine: float
+    drop: float
+    interval: Interval  # around the drop
+    samples: int  # or pairs of samples, if the metric is about pairs
+    needed: int | None  # to tell on which side of its threshold the drop is; None if no number would, or has none
+
+    def written(self, value: float) -> str:
+        return figure(value, self.unit)
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell whether the samples are enough to know the side of the threshold. No number of them helps NaN."""
+        return self.needed == self.samples or isnan(self.drop)
+
+    @property
+    def drop_with_interval(self) -> str:
+        low, high = self.written(self.interval.low), self.written(self.interval.high)
+        return f"{self.written(self.drop)} ({low} to {high})"
+
+
+class Agreement(Record):
+    """The share of answers that are PyTorch's, right or wrong, and of what: such as `the pixels of 512 images`."""
+
+    name: str
+    share: float
+    interval: Interval
+    among: str
+    samples: int
+    needed: int | None  # as of a Result
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell the same as a Result."""
+        return self.needed == self.samples or isnan(self.share)
+
+    @property
+    def share_with_interval(self) -> str:
+        return f"{self.share:.2%} ({self.interval.low:.2%} to {self.interval.high:.2%})"
+
+
+class Spot(Record):
+    """A check of the engine at one batch size: `errors` against PyTorch, `drift` against its own full-set outputs, and
+    the task's metric over these samples, None if it was not measured."""
+
+    batch: int
+    samples: int
+    errors: Errors
+    metric: float | None
+    drift: float
+
+
+class Resized(Record):
+    """The errors of the engine against its graph at another image size."""
+
+    sizes: dict[str, int]
+    errors: Errors
+
+
+class Spread(Record):
+    """The distribution of errors over single images, as quantiles at `shares`: most images differ little, a few more.
+    `margin_kept` compares margins, the lead of PyTorch's answer over the next best class: the engine's margin divided
+    by PyTorch's. 1 is unchanged, below 0 is another answer. It is empty if answers have no margin."""
+
+    shares: tuple[float, ...]
+    relative_error: tuple[float, ...]
+    margin_kept: tuple[float, ...]
+
+
+class Validation(Record):
+    """The accuracy of one engine, and the thresholds that it broke."""
+
+    precision: str
+    task: str
+    reference: str  # what made the reference outputs: PyTorch, or ONNX Runtime if the model is a user's ONNX file
+    engine: str  # the identity of the engine that was validated
+    samples: int
+    kind: str = "images"  # what the samples are called
+    samples_sha256: str = ""  # of their list; empty in a record of an earlier version
+    results: tuple[Result, ...]  # of each metric of the task, the one that is judged first; empty if not measured
+    metric: str  # the name of the first, measured or not
+    lacking: str  # why metrics are not measured, if they are not
+    agreement: Agreement | None  # None if answers of the task cannot be the same
+    engine_against_pytorch: Errors
+    graph_against_pytorch: Errors
+    engine_against_graph: Errors
+    spots: tuple[Spot, ...]
+    resized: tuple[Resized, ...]
+    loss_comes_from: str
+    broken: tuple[str, ...]
+    unsure: tuple[str, ...]  # a sentence for each threshold that the samples are too few to be sure of
+    must_be_sure: bool  # whether these fail, too
+    spread: Spread
+    padding: Padding | None = None  # of texts
+    doubt: str | None = None  # of the reference: that images are not prepared as its model was trained on them
+
+    @property
+    def main(self) -> Result | None:
+        """Return the result that is judged, or None if it was not measured."""
+        return self.results[0] if self.results else None
+
+    @property
+    def same_answers(self) -> float | None:
+        return None if self.agreement is None else self.agreement.share
+
+    @property
+    def passed(self) -> bool:
+        return not (self.broken or self.not_enough_samples)
+
+    @property
+    def not_enough_samples(self) -> tuple[str, ...]:
+        """Return what fails because the samples are too few, in place of a broken threshold."""
+        return self.unsure if self.must_be_sure else ()

@@ -1,0 +1,216 @@
+"""Measure how far two sets of outputs differ, and check that against the thresholds of params.yaml."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright.core.params.precisions import Thresholds
+from enginewright.data.feeds import Outputs
+from enginewright.measure.accuracy_records import Agreement, Errors, Interval, Result, Spread
+from enginewright.measure.intervals import agreement_at, drop_at, samples_needed
+from enginewright.tasks.task import NONE, Task, Truth, blocks, finite
+
+Values = NDArray[Any]
+TINY = 1e-12
+SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
+
+
+def compare(wanted: Outputs, got: Outputs) -> Errors:
+    """Return the errors of `got`: for each figure the worst value among the outputs. Here and in `spread`, samples are
+    read in blocks, because the outputs may be mapped files that are larger than memory."""
+    all_errors = [_errors(wanted[name], got[name]) for name in wanted]
+    return Errors(
+        max_abs=max(errors.max_abs for errors in all_errors),
+        mean_abs=max(errors.mean_abs for errors in all_errors),
+        relative=max(errors.relative for errors in all_errors),
+        cosine=min(errors.cosine for errors in all_errors),
+        worst_cosine=min(errors.worst_cosine for errors in all_errors),
+        nonfinite=sum(errors.nonfinite for errors in all_errors),
+    )
+
+
+def _errors(wanted: Values, got: Values) -> Errors:
+    """Return the errors of one output, in double precision. NaN and infinity are counted, and then taken as zero."""
+    if wanted[:1].size == 1:  # a single number has a sign, and no angle: those of all samples are one vector
+        wanted, got = wanted.reshape(1, -1), got.reshape(1, -1)
+    parts = [_errors_of_block(wanted[block], got[block]) for block in blocks(wanted)]
+    largest, means, differences, sizes, cosines, nonfinite = (list(column) for column in zip(*parts, strict=True))
+    shares, angles = [len(each) / len(wanted) for each in cosines], np.concatenate(cosines)
+    return Errors(
+        max_abs=max(largest),
+        mean_abs=float(np.dot(means, shares)),
+        relative=float(np.linalg.norm(differences) / max(float(np.linalg.norm(sizes)), TINY)),
+        cosine=float(angles.mean()),
+        worst_cosine=float(angles.min()),
+        nonfinite=sum(nonfinite),
+    )
+
+
+def _errors_of_block(wanted: Values, got: Values) -> tuple[float, float, float, float, NDArray[np.float64], int]:
+    """Return largest difference, mean difference, norm of the differences, norm of `wanted`, cosines, nonfinite."""
+    exact, found = (finite(values).reshape(len(values), -1) for values in (wanted, got))
+    difference = np.abs(exact - found)
+    norms = float(np.linalg.norm(difference)), float(np.linalg.norm(exact))
+    nonfinite = int(np.count_nonzero(~np.isfinite(got)))
+    return float(difference.max()), float(difference.mean()), *norms, _cosines(exact, found), nonfinite
+
+
+def spread(wanted: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:
+    """Return how much single samples differ."""
+    errors = _quantiles(errors_of_samples(wanted, got))
+    return Spread(shares=SHARES, relative_error=errors, margin_kept=_quantiles(leads_kept))
+
+
+def errors_of_samples(wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
+    """Return the relative error of each sample over all outputs together. NaN and infinity are taken as zero."""
+    pairs = [(values, got[name]) for name, values in wanted.items()]
+    differences = np.linalg.norm([norms_of_samples(exact, found) for exact, found in pairs], axis=0)
+    sizes = np.linalg.norm([norms_of_samples(exact) for exact, _ in pairs], axis=0)
+    return np.asarray(differences / np.maximum(sizes, TINY))
+
+
+def norms_of_samples(values: Values, minus: Values | None = None) -> NDArray[np.float64]:
+    """Return the norm of each sample, or of its difference to the same sample of `minus`."""
+    parts = (finite(values[part]) - (0 if minus is None else finite(minus[part])) for part in blocks(values))
+    return np.concatenate([np.linalg.norm(part.reshape(len(part), -1), axis=1) for part in parts])
+
+
+def broken_thresholds(
+    errors: Errors,
+    agreement: Agreement | None,
+    result: Result | None,
+    limits: Thresholds,
+    doubt: str = "",
+    must_be_sure: bool = False,
+) -> tuple[str, ...]:
+    """Return a sentence for each broken threshold. `doubt` says what a low agreement could come from besides. If one
+    `must_be_sure`, a threshold that other samples may keep is not broken: they are too few to say."""
+    broken = []
+    if errors.nonfinite:
+        broken.append(f"{errors.nonfinite} outputs are NaN or infinite")
+    if not errors.cosine >= limits.cosine:
+        broken.append(f"cosine {errors.cosine:.5f} is below {limits.cosine}")
+    if not errors.relative <= limits.relative_error:
+        broken.append(f"relative error {errors.relative:.2e} is above {limits.relative_error:.2e}")
+    if agreement and not agreement.share >= limits.agreement and (agreement.is_sure or not must_be_sure):
+        broken.append(f"{agreement.name} {agreement.share_with_interval} is below {limits.agreement:.2%}{doubt}")
+    if result and not result.drop <= limits.metric_drop and (result.is_sure or not must_be_sure):
+        limit = result.written(limits.metric_drop)
+        broken.append(f"{result.name} drop {result.drop_with_interval} is above {limit}")
+    return tuple(broken)
+
+
+def origin_of_loss(graph_against_pytorch: Errors, engine_against_graph: Errors) -> str:
+    """Tell whether the larger part of the error comes from the precision or from the compiler."""
+    if engine_against_graph.nonfinite != graph_against_pytorch.nonfinite:
+        return "compiler" if engine_against_graph.nonfinite > graph_against_pytorch.nonfinite else "precision"
+    return "precision" if graph_against_pytorch.relative >= engine_against_graph.relative else "compiler"
+
+
+def cosines_of_samples(wanted: Values, got: Values) -> NDArray[np.float64]:
+    """Return the cosine of each sample of an output. NaN and infinity are taken as zero."""
+    pairs = ((finite(each[part]).reshape(len(each[part]), -1) for each in (wanted, got)) for part in blocks(wanted))
+    return np.concatenate([_cosines(*pair) for pair in pairs])
+
+
+def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cosine of each sample. Two zero vectors agree, a zero and a non-zero one do not."""
+    norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+    cosines = (a * b).sum(axis=1) / np.maximum(norms[0] * norms[1], TINY)
+    return np.where(np.maximum(*norms) < TINY, 1.0, cosines)
+
+
+def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return the quantiles at SHARES, rounded to four digits because they are only drawn."""
+    return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()
+
+
+# Measure how well the model does its task in three forms: PyTorch, the graph, and the engine.
+
+
+def measure(
+    task: Task, outputs: tuple[Outputs, Outputs, Outputs], truth: Truth | None, limits: Thresholds
+) -> tuple[Result, ...]:
+    """Return the result of each metric; `outputs` are those of PyTorch, of the graph and of the engine. The first
+    metric has a limit."""
+    if truth is None:
+        return ()
+    everything = np.arange(len(next(iter(outputs[0].values()))))
+    statistics = [task.measure(each, truth, everything) for each in outputs]
+    found: list[Result] = []
+    for metric, *of_metric in zip(task.metrics, *statistics, strict=False):  # outputs without answers have none
+        reference, graph, engine = (metric.over(each) for each in of_metric)
+        interval_at, samples = drop_at(metric, of_metric[0], of_metric[2]), len(of_metric[0])
+        result = Result(
+            name=metric.name,
+            unit=metric.unit,
+            higher_is_better=metric.higher_is_better,
+            reference=reference,
+            graph=graph,
+            engine=engine,
+            drop=reference - engine if metric.higher_is_better else engine - reference,
+            interval=interval_at(samples),
+            samples=samples,
+            needed=None if found else samples_needed(interval_at, limits.metric_drop, samples),
+        )
+        found.append(result)
+    return tuple(found)
+
+
+def metric_of(task: Task, outputs: Outputs, truth: Truth | None, places: np.ndarray) -> float | None:
+    """Return the task's first metric over some of the samples, or None if it cannot be measured."""
+    statistics = [] if truth is None else task.measure(outputs, truth, places)
+    return task.metrics[0].over(statistics[0]) if statistics else None
+
+
+def agreement_of(
+    task: Task, wanted: Outputs, got: Outputs, limits: Thresholds, kind: str = "images"
+) -> Agreement | None:
+    shares = task.agree(wanted, got)
+    if shares is None or task.agreement is None:
+        return None
+    interval_at, samples = agreement_at(shares, task.together, task.in_pairs), len(shares)
+
+    def loss_at(total: int) -> Interval:
+        same = interval_at(total)
+        return Interval(low=1 - same.high, high=1 - same.low)
+
+    return Agreement(
+        name=task.agreement,
+        share=float(shares.mean()),
+        interval=interval_at(samples),
+        among=f"{task.answers}{samples} {kind}",
+        samples=samples,
+        needed=samples_needed(loss_at, 1 - limits.agreement, samples),
+    )
+
+
+# Tell whether the source model knows the samples at all. One with other weights, another order of classes, or another
+# tokenizer answers as well for any other sample, and an engine that agrees with it proves nothing.
+
+SHUFFLES = 19  # so that one in 20 models that guess is taken for one that knows
+FEW, FAR = 3, 5.0  # after so many, one that is so many times their spread better than all of them knows
+MOST_SAMPLES = 512
+
+
+def answers_by_chance(task: Task, outputs: Outputs, truth: Truth | None) -> bool:
+    """Tell whether the first metric is no better than that of the same answers, given to other samples."""
+    places = np.arange(min(MOST_SAMPLES, len(next(iter(outputs.values())))))
+
+    def measured(order: NDArray[np.int64]) -> float | None:
+        return metric_of(task, {name: values[order] for name, values in outputs.items()}, truth, places)
+
+    if truth is None or (own := measured(places)) is None:
+        return False
+    random, sign = np.random.default_rng(0), 1 if task.metrics[0].higher_is_better else -1
+    others: list[float] = []
+    for _ in range(SHUFFLES):
+        others.append(sign * (measured(random.permutation(places)) or 0.0))
+        lead = sign * own - max(others)
+        if lead < 0:
+            return True
+        if len(others) >= FEW and lead > FAR * (max(others) - min(others)):
+            return False
+    is_the_same_for_all = lead == 0 and len({np.asarray(truth[place]).tobytes() for place in places}) > 1
+    return bool(is_the_same_for_all)

@@ -1,0 +1,236 @@
+"""Make the baselines of a race, PyTorch in several ways and ONNX Runtime: each is a call that runs one inference."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import scratch_folder
+from enginewright.core.params.build import InferenceParams
+from enginewright.core.params.measuring import CUDA_GRAPH, ONNXRUNTIME, TORCH_TENSORRT, Baseline
+from enginewright.data.feeds import Feeds
+from enginewright.engine.runtimes import Session, load_runtime
+from enginewright.graph.interface import Blueprint
+from enginewright.model.checkpoint import Tensors, call_model
+from enginewright.model.user_code import USER_ERRORS, describe_user_error
+
+Model = Callable[[Tensors], Tensors]
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+WARM_UP_CALLS = 3
+# Each version asks for one version of PyTorch, and none yet for the one that pyproject.toml pins. So this cannot be one
+# of its extras: pip would refuse to install it.
+INSTALL_TORCH_TENSORRT = (
+    "`pip install torch-tensorrt==2.14.0` installs its latest version, and with it PyTorch 2.14 and TensorRT 11.1 in "
+    "place of yours"
+)
+
+
+def require_possible(baselines: Sequence[Baseline], device: str) -> None:
+    """Refuse a baseline that cannot run here, or not on the engine's device."""
+    for baseline in baselines:
+        words = baseline.split("+")
+        if device != "cuda" and (CUDA_GRAPH in words or TORCH_TENSORRT in words):
+            raise EnginewrightError(
+                f"benchmark.baselines: {baseline} needs a GPU, and the runtime chosen here uses none"
+            )
+        if TORCH_TENSORRT in words:
+            _import_torch_tensorrt()
+    if ONNXRUNTIME in baselines:
+        runtime = load_runtime(ONNXRUNTIME)
+        if problem := runtime.missing():
+            raise EnginewrightError(f"benchmark.baselines: {problem}")
+        if runtime.device() != device:
+            raise EnginewrightError(
+                f"benchmark.baselines: {ONNXRUNTIME} would run on {runtime.device()} here and the engine on {device}: "
+                "race both on one, by another runtime, or drop it"
+            )
+
+
+def _import_torch_tensorrt() -> None:
+    """Import the package, which adds its backend to torch.compile."""
+    try:
+        import torch_tensorrt  # noqa: F401
+    except Exception as error:  # a plain Exception where TensorRT is missing, OSError beside another PyTorch
+        absent = isinstance(error, ModuleNotFoundError) and error.name == TORCH_TENSORRT
+        problem = "is not installed" if absent else f"cannot be loaded ({error})"
+        raise EnginewrightError(f"benchmark.baselines: Torch-TensorRT {problem}: {INSTALL_TORCH_TENSORRT}") from None
+
+
+@contextmanager
+def onnxruntime_session(onnx: Path, blueprint: Blueprint, inference: InferenceParams) -> Iterator[Session]:
+    """Open the float32 graph in ONNX Runtime, optimized like an engine and on the GPU if there is one."""
+    runtime = load_runtime(ONNXRUNTIME)
+    with scratch_folder() as folder:
+        runtime.compile(onnx, blueprint, folder)
+        (session,) = runtime.load(folder, blueprint, inference, requests=1)
+        with closing(session):
+            yield session
+
+
+def pytorch_contender(
+    model: nn.Module, baseline: Baseline, device: str, tf32: bool, feeds: Feeds
+) -> Callable[[], object]:
+    """Return a call that runs the model on `feeds` in the way that the baseline's name says. On a GPU it has the same
+    copies, pinned memory, clock and arithmetic as the engine that it races."""
+    words = baseline.split("+")
+    dtype = next((DTYPES[word] for word in words if word in DTYPES), torch.float32)
+    layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
+    own = copy.deepcopy(model).to(device, dtype).to(memory_format=layout)
+    inputs = {name: torch.tensor(array) for name, array in feeds.items()}
+    inputs = {name: one.contiguous(memory_format=layout) if one.ndim == 4 else one for name, one in inputs.items()}
+
+    def cast_and_run(given: Tensors) -> Tensors:
+        typed = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
+        return call_model(own, typed)
+
+    # torch.compile compiles a code object for eight shapes, and runs the ninth as eager: each contender has its own.
+    cast_and_run.__code__ = cast_and_run.__code__.replace()
+    run = _with_baseline_in_errors(_compiled(cast_and_run, words, tf32), baseline)
+    if device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        return _on_gpu(run, {name: one.pin_memory() for name, one in inputs.items()}, replay=CUDA_GRAPH in words)
+
+    def call() -> None:
+        with torch.inference_mode():
+            run(inputs)
+
+    return call
+
+
+def _with_baseline_in_errors(run: Model, baseline: Baseline) -> Model:
+    """Name the baseline in an error of the model. One that runs in float32 may fail in another type, compiled, or on a
+    GPU, for example because of a constant that its forward makes."""
+
+    def checked(given: Tensors) -> Tensors:
+        try:
+            return run(given)
+        except EnginewrightError:
+            raise
+        except USER_ERRORS as error:
+            shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in given.items())
+            raise EnginewrightError(
+                f"benchmark.baselines: the model fails as {baseline} on {shapes}; mend it, or drop this baseline: "
+                f"{describe_user_error(error)}"
+            ) from None
+
+    return checked
+
+
+def _compiled(run: Model, words: Sequence[str], tf32: bool) -> Model:
+    """Compile the model for one fixed shape, because an engine is tuned for one too."""
+    if TORCH_TENSORRT in words:
+        # Its documents begin with torch.compile: a user changes one line. Without pass_through_build_failures, a part
+        # that TensorRT cannot build would run in PyTorch, and be timed under TensorRT's name.
+        options: dict[str, Any] = {"disable_tf32": not tf32, "pass_through_build_failures": True}
+        return torch.compile(run, dynamic=False, backend=TORCH_TENSORRT, options=options)
+    mode = "max-autotune" if "max_autotune" in words else None
+    return torch.compile(run, dynamic=False, mode=mode) if mode or "compile" in words else run
+
+
+def _on_gpu(run: Model, pinned: Tensors, replay: bool) -> Callable[[], float]:
+    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    placed = {name: torch.empty_like(one, device="cuda") for name, one in pinned.items()}
+    launch = _captured(lambda: run(placed)) if replay else lambda: run(placed)
+    with torch.inference_mode():
+        hosts = {name: torch.empty_like(one, device="cpu", pin_memory=True) for name, one in launch().items()}
+
+    def call() -> float:
+        with torch.inference_mode():
+            for name, one in pinned.items():
+                placed[name].copy_(one, non_blocking=True)
+            before.record()
+            outputs = launch()
+            after.record()
+            for name, host in hosts.items():
+                host.copy_(outputs[name], non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        return float(before.elapsed_time(after)) / 1000
+
+    return call
+
+
+def _captured(work: Callable[[], Tensors]) -> Callable[[], Tensors]:
+    """Capture the kernels of `work` into a CUDA graph, which reads and writes the same memory each time."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        for _ in range(WARM_UP_CALLS):  # libraries must choose their kernels before the capture
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        result = work()
+
+    # The graph has only the addresses of the weights. This default keeps the model: else the next capture frees them.
+    def replay(_kept: Callable[[], Tensors] = work) -> Tensors:
+        graph.replay()
+        return result
+
+    return replay
+
+
+# Measure the machine pace: the time that a fixed piece of work takes before and after each round of a race. A host
+# may move a virtual machine's cores nearer to each other or further apart, or share them with others; a clock may
+# drop. That slows some contenders by a quarter and others hardly, so only rounds at the same pace are comparable.
+
+ATTEMPTS = 3
+HANDOVERS, ELEMENTS_PER_THREAD = 20, 32768  # PyTorch gives a thread no fewer elements
+LAUNCHES = 100
+MATRIX, PRODUCTS = 2048, 20  # a product of smaller matrices takes as long as its launch
+
+
+def pace_meter(device: str, threads: int) -> Callable[[], float]:
+    """Return a function that reads the machine pace: the seconds of one unit of the work, less on a faster machine. On
+    a CPU, that is the handover of small jobs to all threads, which is what small layers spend their time on. On a GPU,
+    a geometric mean shows a change of the host or of the GPU by the same share, whichever is the faster."""
+    if device == "cuda":
+        host, gpu = launch_timer(), product_timer()
+        return lambda: math.sqrt(fastest(host) * fastest(gpu))
+    numbers = torch.zeros(ELEMENTS_PER_THREAD * threads)
+    return lambda: fastest(lambda: _seconds(lambda: numbers.add_(1.0), HANDOVERS))
+
+
+def launch_timer() -> Callable[[], float]:
+    """Return a function that measures the seconds that the host takes to launch an operation."""
+    number = torch.zeros(1, device="cuda")
+
+    def once() -> float:
+        torch.cuda.synchronize()  # a launch into a full queue would wait
+        return _seconds(lambda: number.add_(1.0), LAUNCHES)
+
+    return once
+
+
+def product_timer() -> Callable[[], float]:
+    """Return a function that measures the seconds of a product of matrices on the GPU, by its own clock."""
+    matrix = torch.rand(MATRIX, MATRIX, device="cuda")
+    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def once() -> float:
+        before.record()
+        for _ in range(PRODUCTS):
+            torch.mm(matrix, matrix)
+        after.record()
+        after.synchronize()
+        return float(before.elapsed_time(after)) / 1000 / PRODUCTS
+
+    return once
+
+
+def fastest(read: Callable[[], float]) -> float:
+    """Return the fastest of a few readings: a short interruption makes one of them slower, not the machine."""
+    return min(read() for _ in range(ATTEMPTS))
+
+
+def _seconds(work: Callable[[], object], times: int) -> float:
+    work()
+    started = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - started) / times

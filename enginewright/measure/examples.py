@@ -1,0 +1,213 @@
+"""Show a few samples as the task answers for them, PyTorch beside the engine: those whose answer changes first."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import Record
+from enginewright.core.params.build import Range
+from enginewright.core.params.samples import IDS, Preprocessing
+from enginewright.data.feeds import Outputs, Run
+from enginewright.data.run_all import run_all
+from enginewright.data.sample_set import TOKENIZER, SampleSet
+from enginewright.data.texts import TextReader
+from enginewright.measure.agreement import answers_by_chance, errors_of_samples, metric_of
+from enginewright.tasks.classification import Classification
+from enginewright.tasks.task import TOP_BESIDE, Task
+
+MOST = 3
+LONGEST = 192  # pixels of a drawn side
+BETWEEN = 8  # pixels
+QUALITY = 75  # of JPEG: about 10 kB for a pair
+
+
+class Example(Record):
+    file: str | None  # of the picture; None for a text
+    sample: str  # its name
+    text: str | None = None
+    same: float | None  # the share of the answer that is the same, if answers can be the same
+    lead: float | None  # how much of the lead of PyTorch's answer is left, below 0 if another is ahead; None: no lead
+    reference: str  # the answer of PyTorch, and of the engine
+    engine: str
+
+
+class Examples(Record):
+    examples: tuple[Example, ...]
+
+
+EXAMPLES = "examples.json"
+
+
+def write_examples(task: Task, samples: SampleSet, wanted: Outputs, got: Outputs, folder: Path) -> None:
+    """Write examples.json, and pictures of images. Arrays that are neither images nor texts have no examples, nor have
+    outputs that the task cannot read."""
+    how, texts, found = samples.manifest.preprocessing, samples.manifest.text, []
+    words = _words_of(samples)
+    if (how or texts) and task.reads({name: values.shape for name, values in wanted.items()}):
+        same = task.agree(wanted, got)
+        # Among equal answers, those that are nearest to another one, or else whose outputs differ most.
+        leads = task.leads_kept(wanted, got)
+        nearest = leads if len(leads) == len(samples) else -errors_of_samples(*task.comparable(wanted, got))
+        order = np.lexsort((nearest, np.zeros(len(samples)) if same is None else same))
+        for number, place in enumerate(order[:MOST].tolist()):
+            file, text = (None, words(place)) if how is None else (f"{number}.jpg", None)
+            if how is None:
+                answers = task.beside(wanted, got, place, words)
+            else:
+                answers = _draw(task, samples, how, wanted, got, place, folder / str(file))
+            share = None if same is None else float(same[place])
+            name = samples.manifest.samples[place].name
+            lead = float(leads[place]) if len(leads) == len(samples) else None
+            one, other = answers
+            found.append(Example(file=file, sample=name, text=text, same=share, lead=lead, reference=one, engine=other))
+    Examples(examples=tuple(found)).write(folder / EXAMPLES)
+
+
+def _draw(
+    task: Task, samples: SampleSet, how: Preprocessing, wanted: Outputs, got: Outputs, place: int, file: Path
+) -> tuple[str, str]:
+    """Write the two answers for an image beside each other, and return them as lines."""
+    one, other = (
+        next(iter(task.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE)))
+        for each in (wanted, got)
+    )
+    image = as_image(samples.pixels_at(place), how)
+    as_seen = how.model_copy(update={"resize": how.crop, "resize_mode": "stretch"})
+    pair = [task.draw(image, task.in_image(each, as_seen, image.size)) for each in (one, other)]
+    beside(*pair).save(file, quality=QUALITY)
+    return one.text, other.text
+
+
+def _words_of(samples: SampleSet) -> Callable[[int], str]:
+    """Return what says the words of each text, as far as the model reads it."""
+    texts = samples.manifest.text
+    if texts is None:
+        return str
+    reader, lengths = TextReader(samples.folder / TOKENIZER, texts.how), samples.lengths
+    ids = next(name for name, meaning in texts.how.meanings.items() if meaning == IDS)
+
+    def words(place: int) -> str:
+        row = samples.read_at(np.array([place]))[ids][0]
+        said = row[: lengths[place]] if lengths is not None else row
+        return reader.words(said.tolist(), special=texts.together > 1)
+
+    return words
+
+
+def as_image(pixels: NDArray[np.uint8], how: Preprocessing) -> Image.Image:
+    """Return the pixels that the model sees as a picture of a size to look at."""
+    rows = pixels if how.layout == "nhwc" else pixels.transpose(1, 2, 0)
+    rows = rows[..., ::-1] if how.color == "bgr" else rows
+    image = Image.fromarray(np.ascontiguousarray(rows[..., 0] if how.channels == 1 else rows)).convert("RGB")
+    times = LONGEST / max(image.size)
+    width, height = (max(1, round(side * times)) for side in image.size)
+    return image.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def beside(left: Image.Image, right: Image.Image) -> Image.Image:
+    both = Image.new("RGB", (left.width + BETWEEN + right.width, max(left.height, right.height)), "white")
+    both.paste(left, (0, both.height - left.height))  # captions may have different heights, above the image
+    both.paste(right, (left.width + BETWEEN, both.height - right.height))
+    return both
+
+
+# Tell whether the source model would know the samples if they were prepared in another usual way. A model that was
+# trained on values from -1 to 1 and gets those from 0 to 255 is wrong without an error, and so are its engines.
+# Images are stored as bytes, so that other ways need no decoding.
+
+Values = tuple[float, ...]
+Way = tuple[float, Values, Values]  # divide_by, mean and std
+MOST_SAMPLES, FEWEST_SAMPLES = 64, 16
+BATCH = 32
+SUSPICIOUS = 0.5  # a model with a higher accuracy is taken at its word, and nothing else is tried
+FAR = 0.25  # of 64 samples, four times what the accuracy of two models that guess differs by
+NEAR = 1e-3  # means and deviations are written with three digits
+# In the order of rgb: ImageNet's, those of Inception and many transformers, shares of white,
+# bytes as they are, and Caffe's.
+USUAL: tuple[Way, ...] = (
+    (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    (255.0, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    (255.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    (1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    (1.0, (123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),
+)
+
+
+def doubt_about_preparation(
+    run: Run, samples: SampleSet, task: Task, outputs: Outputs, sizes: Range, made_by: str
+) -> str | None:
+    """Return a sentence on the way to prepare images with which a classifier is right far more often, or None.
+    `outputs` are those for the samples as they are. They decide whether other ways are tried at all."""
+    how, truth, places = samples.manifest.preprocessing, samples.truth, np.arange(len(samples))
+    own = metric_of(task, outputs, truth, places) if how and isinstance(task, Classification) else None
+    if how is None or truth is None or own is None or own >= SUSPICIOUS or len(samples) < FEWEST_SAMPLES:
+        return None
+    places = places[:MOST_SAMPLES]
+    own = metric_of(task, {name: values[places] for name, values in outputs.items()}, truth, places) or 0.0
+    best, by_best = own + FAR, None
+    for other in _other_ways(how):
+        with suppress(EnginewrightError):  # a model may refuse such values, which is no fault of it
+            found = run_all(run, _prepared(samples, other), sizes.nearest(BATCH), sizes.min > 1, chosen=places)
+            accuracy = metric_of(task, found, truth, places) or 0.0
+            if accuracy >= best and not answers_by_chance(task, found, truth):
+                best, by_best = accuracy, other
+    if by_best is None:
+        return None
+    return (
+        f"{made_by} is right for {own:.1%} of {len(places)} images; with {_in_words(how, by_best)} it would be right "
+        f"for {best:.1%}: check samples.preprocessing"
+    )
+
+
+def _other_ways(how: Preprocessing) -> Iterator[Preprocessing]:
+    """Yield the usual ways, each with both orders of the channels, and this one with the other order."""
+    own = (how.divide_by, how.mean, how.std)
+    for color in ("grey",) if how.color == "grey" else (how.color, "bgr" if how.color == "rgb" else "rgb"):
+        ways = [] if color == how.color else [own]
+        for divide_by, mean, std in (*ways, *((by, _for(color, mean), _for(color, std)) for by, mean, std in USUAL)):
+            if color != how.color or not _is_same((divide_by, mean, std), own):
+                yield how.model_copy(update={"color": color, "divide_by": divide_by, "mean": mean, "std": std})
+
+
+def _for(color: str, values: Values) -> Values:
+    if color == "grey":
+        return (round(sum(values) / len(values), 3),)
+    return values if color == "rgb" else values[::-1]
+
+
+def _is_same(one: Way, other: Way) -> bool:
+    """Tell whether both make the same of bytes."""
+    ours, theirs = (np.array([*mean, *std]) * divide_by for divide_by, mean, std in (one, other))
+    return np.allclose(ours, theirs, rtol=0, atol=NEAR * 255)
+
+
+def _prepared(samples: SampleSet, other: Preprocessing) -> SampleSet:
+    """Return the first samples, prepared in the other way."""
+    how, part = samples.manifest.preprocessing, samples.portion(np.arange(min(MOST_SAMPLES, len(samples))))
+    assert how, "they are images"
+    assert part.held, "a portion is in memory"
+    axis = -1 if how.layout == "nhwc" else 1
+    arrays = {
+        name: array if other.color == how.color else np.flip(array, axis) for name, array in part.held.arrays.items()
+    }
+    manifest = part.manifest.model_copy(update={"preprocessing": other})
+    return replace(part, manifest=manifest, held=replace(part.held, arrays=arrays))
+
+
+def _in_words(how: Preprocessing, other: Preprocessing) -> str:
+    """Say what differs, as params.yaml has it."""
+    changed = [name for name in ("color", "divide_by", "mean", "std") if getattr(how, name) != getattr(other, name)]
+    *first, last = [f"{name} {_written(getattr(other, name))}" for name in changed]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,303 @@
+"""Time contenders against each other so that a shared, drifting machine favours none of them."""
+
+import fcntl
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright.core.cores import TICKS_PER_SECOND, Usage, read_usage
+from enginewright.core.progress import progress
+from enginewright.core.text import counted, printable
+from enginewright.measure.speed_records import (
+    ENGINE,
+    SAME_PACE,
+    WARM_UP_AGREEMENT,
+    Benchmark,
+    Contention,
+    Ratio,
+    baseline_title,
+)
+
+Contender = Callable[[], object]  # one inference; may return the seconds of the compute without the copies
+Point = Mapping[str, Contender]  # contenders that race each other by name, for example all at one batch size
+MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
+WARM_UP_RUNS = 5
+RESAMPLES = 4000
+
+
+class Call(NamedTuple):
+    """The seconds of one call by the host's clock, and those of the compute without copies if a device measured it."""
+
+    seconds: float
+    compute: float | None
+
+
+class Round(NamedTuple):
+    """The turns of all contenders in one round, and the machine pace meanwhile: the seconds of a fixed piece of work. A
+    smaller pace means a faster machine: see machine_pace.py."""
+
+    turns: Mapping[str, list[Call]]
+    pace: float
+
+
+class WarmUp(NamedTuple):
+    """The seconds of one call at the end of a warm-up, and the share by which its last two windows differed."""
+
+    seconds: float
+    drift: float
+
+
+@dataclass(frozen=True)
+class Timings:
+    """All rounds of one point, and how each contender's warm-up ended."""
+
+    rounds: Sequence[Round]
+    warm_ups: Mapping[str, WarmUp] = field(default_factory=dict)
+
+    def calls_of(self, contender: str) -> list[Call]:
+        return [call for each in self.rounds for call in each.turns[contender]]
+
+    def ratios(self, baseline: str, contender: str) -> NDArray[np.float64]:
+        """Return for each round how many times faster the contender is. Drift between rounds cancels within one."""
+        turns = [(each.turns[baseline], each.turns[contender]) for each in self.rounds]
+        return np.array([median_seconds(one) / median_seconds(other) for one, other in turns])
+
+    def at_pace(self, pace: float) -> "Timings":
+        """Return the rounds at this machine pace only."""
+        return replace(self, rounds=[each for each in self.rounds if pace <= each.pace <= SAME_PACE * pace])
+
+
+def race(
+    points: Sequence[Point],
+    seconds: float,
+    read_pace: Callable[[], float],
+    rng: np.random.Generator,
+    label: str,
+    watches: Iterable[AbstractContextManager[object]] = (),
+) -> list[Timings]:
+    """Run rounds of all points in turns, so that each point sees the machine over the whole race. Each contender gets
+    about `seconds` per point, and up to twice that while the machine is slower than at its best. `watches` are open
+    during the rounds only: what compiles before them must not count as a disturbance."""
+    warm_ups = [{name: warm_up(contender, seconds / 2) for name, contender in point.items()} for point in points]
+    slowest = [max(each.seconds for each in point.values()) for point in warm_ups]
+    # A turn has at least two calls, of which the first is not counted.
+    wanted = [int(np.clip(seconds / (2 * call), FEWEST_ROUNDS, MOST_ROUNDS)) for call in slowest]
+    done: list[list[Round]] = [[] for _ in points]
+
+    def unfinished() -> list[int]:
+        return [number for number, missing in enumerate(rounds_missing(done, wanted)) if missing]
+
+    with ExitStack() as opened:
+        if gc.isenabled():
+            opened.callback(gc.enable)
+            gc.disable()
+        for watch in watches:
+            opened.enter_context(watch)
+        rounds_left = progress(iter(unfinished, []), label, lambda: max(rounds_missing(done, wanted)), "rounds")
+        for numbers in rounds_left:
+            for number in numbers:
+                done[number].append(take_round(points[number], seconds / wanted[number], read_pace, rng))
+    return [Timings(rounds, each) for rounds, each in zip(done, warm_ups, strict=True)]
+
+
+def rounds_missing(done: Sequence[Sequence[Round]], wanted: Sequence[int]) -> list[int]:
+    """Return how many rounds each point still lacks at the best pace so far. A round on a slower machine is made up for
+    by another one, up to twice the wanted number."""
+    best = min((each.pace for rounds in done for each in rounds), default=0.0)
+    counts = [(len(Timings(rounds).at_pace(best).rounds), len(rounds)) for rounds in done]
+    return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(wanted, counts, strict=True)]
+
+
+def warm_up(contender: Contender, most_seconds: float) -> WarmUp:
+    """Run until two windows in a row agree or the time is up. The first call is in no window: it may compile."""
+    contender()
+    deadline = time.perf_counter() + most_seconds
+    before = median_seconds(time_window(contender, most_seconds / 2))
+    while True:
+        now = median_seconds(time_window(contender, most_seconds / 2))
+        drift = abs(now - before) / now
+        if drift <= WARM_UP_AGREEMENT or time.perf_counter() > deadline:
+            return WarmUp(now, drift)
+        before = now
+
+
+def time_window(contender: Contender, seconds: float) -> list[Call]:
+    """Time a few calls, and at least one; fewer if the seconds are over."""
+    calls = [time_call(contender)]
+    while len(calls) < WARM_UP_RUNS and sum(call.seconds for call in calls) < seconds:
+        calls.append(time_call(contender))
+    return calls
+
+
+def take_round(point: Point, seconds: float, read_pace: Callable[[], float], rng: np.random.Generator) -> Round:
+    """Give each contender a turn, in a new random order. The pace is the slower one of before and after."""
+    names, before = list(point), read_pace()
+    turns = {names[number]: take_turn(point[names[number]], seconds) for number in rng.permutation(len(names))}
+    return Round(turns, max(before, read_pace()))
+
+
+def take_turn(contender: Contender, seconds: float) -> list[Call]:
+    """Time calls for the seconds of a turn, after one that is not counted. The first call pays for the caches and
+    threads that the contender before left. If it also prepares a new shape, it can take the whole turn; so the counted
+    calls get at least half a turn."""
+    started = time.perf_counter()
+    contender()
+    deadline = max(started + seconds, time.perf_counter() + seconds / 2)
+    calls = [time_call(contender)]
+    while time.perf_counter() < deadline:
+        calls.append(time_call(contender))
+    return calls
+
+
+def time_call(contender: Contender) -> Call:
+    started = time.perf_counter()
+    compute = contender()
+    seconds = time.perf_counter() - started
+    return Call(seconds, compute if isinstance(compute, float) else None)
+
+
+def best_common_pace(timings: Sequence[Timings]) -> float | None:
+    """Return the best machine pace that every point saw in enough rounds, or None if there is no such pace."""
+    paces = sorted(each.pace for point in timings for each in point.rounds)
+    fewest = ((pace, min(len(point.at_pace(pace).rounds) for point in timings)) for pace in paces)
+    return next((pace for pace, rounds in fewest if rounds >= FEWEST_ROUNDS), None)
+
+
+def median_seconds(calls: Sequence[Call]) -> float:
+    return median(call.seconds for call in calls)
+
+
+def median_interval(values: NDArray[np.float64], confidence: float, rng: np.random.Generator) -> tuple[float, float]:
+    """Return the percentile bootstrap interval of the median."""
+    resampled = np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1)
+    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+# Let one race at a time have the machine: two would slow each other, and both timings would be wrong.
+
+NAME = "enginewright-timing.lock"  # the same for all users and projects of the machine
+
+
+@contextmanager
+def whole_machine(who: str) -> Iterator[None]:
+    """Wait until nothing else of Enginewright is timed on this machine. The lock ends with the
+    process, however it ends."""
+    descriptor = _opened(Path(tempfile.gettempdir()) / NAME)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = printable(os.pread(descriptor, 1000, 0).decode(errors="replace")) or "another process"
+            print(f"{who} waits until {other} has timed its engines on this machine", file=sys.stderr, flush=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} in {Path.cwd()}".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """Open the file, or make it for all users. Linux refuses O_CREAT for a file of another user in /tmp."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        os.fchmod(descriptor, 0o666)  # whatever the umask says
+        return descriptor
+
+
+# Measure whether other programs, a virtual machine's host or a quota took the processor while something was timed.
+
+MOST_OTHERS, MOST_STOLEN = 0.15, 0.02  # cores; a machine that nothing else used stayed below both
+
+
+class ContentionWatch:
+    """Measure what others took of the processor while this context was open: afterwards, `contention` has it."""
+
+    contention: Contention
+
+    def __enter__(self) -> Self:
+        self._before = read_usage()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.contention = contention_between(self._before, read_usage())
+
+
+def contention_between(before: Usage, after: Usage) -> Contention:
+    wall = max(after.wall - before.wall, 1 / TICKS_PER_SECOND)
+    return Contention(
+        cores=len(os.sched_getaffinity(0)),
+        others=round(before.others_until(after), 3),
+        stolen=round((after.stolen - before.stolen) / wall, 3),
+        throttled=round((after.throttled - before.throttled) / wall, 3),
+    )
+
+
+def contention_problems(contention: Contention, threads: int) -> list[str]:
+    """Return a sentence for each kind of contention that is too much for contenders with so many threads."""
+    found = []
+    if contention.others > contention.cores - threads + MOST_OTHERS:
+        found.append(f"other programs took {contention.others:.1f} of {contention.cores} cores")
+    if contention.stolen > MOST_STOLEN * contention.cores:
+        found.append(f"the host took {contention.stolen:.2f} of {contention.cores} cores away")
+    if contention.throttled > MOST_STOLEN * threads:
+        found.append(f"the container's CPU quota held back {contention.throttled:.2f} of {counted(threads, 'thread')}")
+    return found
+
+
+# Decide whether a ratio is too noisy to be believed: its timings scatter too much, or the machine was disturbed.
+
+# A virtual machine with two cores that nothing else used stayed within these limits.
+WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS, STEADY_CLOCK = 0.1, 0.15, 0.05, 0.95
+
+# A slow or busy machine changes ratios by less than this factor, all batch sizes together: the ratios of four runs of
+# one engine were at most 1.2 times apart.
+LARGEST_MACHINE_EFFECT = 1.5
+
+
+class BrokenLimit(NamedTuple):
+    """A noise limit that some timings broke: the sentence that says so, and how many times the limit they reach."""
+
+    sentence: str
+    factor: float
+
+
+def machine_problems(timed: Benchmark) -> list[str]:
+    """Return a sentence for each thing that disturbed the machine: other programs, the host, or the GPU's clocks."""
+    gpu, found = timed.gpu, contention_problems(timed.contention, timed.threads)
+    if gpu and gpu.clock_low < STEADY_CLOCK * gpu.clock_high:
+        found.append(f"the GPU's clock moved between {gpu.clock_low} and {gpu.clock_high} MHz")
+    if gpu and gpu.throttled:
+        found.append(f"the GPU was throttled: {', '.join(gpu.throttled)}")
+    return found
+
+
+def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[BrokenLimit]:
+    """Return the limits that the interval of a ratio breaks, or the calls of its two sides."""
+    title = baseline_title(ratio.baseline)
+    interval = (ratio.high - ratio.low) / ratio.median
+    found = [BrokenLimit(f"the interval of the ratio to {title} is {interval:.0%} of it", interval / WIDEST_INTERVAL)]
+    owners = {ENGINE: "the engine's", ratio.baseline: f"{title}'s"}
+    for side in (each for each in benchmark.latencies if each.batch == ratio.batch and each.contender in owners):
+        owner, spread, outliers, drift = owners[side.contender], side.spread, side.outliers, side.warm_up_drift
+        unsettled = f"{owner} warm-up had not settled: its last two windows differed by {drift:.0%}"
+        found += [
+            BrokenLimit(f"the middle half of {owner} calls spreads over {spread:.0%}", spread / WIDEST_SPREAD),
+            BrokenLimit(f"{outliers:.0%} of {owner} calls took over twice as long as most", outliers / MOST_OUTLIERS),
+            BrokenLimit(unsettled, drift / WARM_UP_AGREEMENT),
+        ]
+    return [limit for limit in found if limit.factor > 1]

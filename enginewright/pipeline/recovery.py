@@ -1,0 +1,144 @@
+"""Mend what DVC leaves when it is killed while it writes one of its own files.
+
+DVC writes these files in place. Cut off, they stop every further run until somebody deletes them."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from dvc.config import Config
+from dvc.lock import LockError, make_lock
+from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK, SCHEMA
+from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from voluptuous import Invalid
+
+from enginewright.core.errors import UNREADABLE
+from enginewright.core.files import new_file
+
+TMP = Path(".dvc/tmp")
+CONFLICT = "<<<<<<< "  # git's mark between two versions
+LOCKS = (Path("dvc.lock"), Path("machine/dvc.lock"))  # what stages had and made, not locks in the sense of TMP's
+
+
+def mend_after_a_kill(root: Path) -> list[str]:
+    """Return what was mended, a sentence each. If another DVC is at work, its files are left alone."""
+    tmp = find_tmp(root)
+    if tmp is None:
+        return []
+    mended: list[str] = []
+    for guard, mend, where in (("lock", _mend_lock_files, root), (RWLOCK_LOCK, _mend_locked_paths, tmp)):
+        try:
+            with make_lock(str(tmp / guard), tmp_dir=str(tmp)):
+                mended += mend(where)
+        except LockError:
+            continue
+    return mended
+
+
+def find_tmp(root: Path) -> Path | None:
+    """Return DVC's folder for temporary files, or None before the first run. A project may be a folder of a larger
+    repository, whose root has it."""
+    folder = root.resolve()
+    return next((each / TMP for each in (folder, *folder.parents) if (each / TMP).is_dir()), None)
+
+
+def _mend_lock_files(root: Path) -> list[str]:
+    """Remove a lock file that cannot be read. DVC finds the results that it told of in its cache, by what they were
+    made from, and does not compute them again."""
+    broken = [path for path in LOCKS if (root / path).exists() and not _is_whole(root / path, _read_lock_file)]
+    for path in broken:
+        (root / path).unlink()
+    what = "was cut off when DVC was killed, and is removed: results are restored from the cache"
+    return [f"{path} {what}" for path in broken]
+
+
+def _mend_locked_paths(tmp: Path) -> list[str]:
+    """Remove the list of paths that are in use if it cannot be read, or if one who used them is gone. DVC asks only
+    whether there is a process of the same number, which soon is another one, above all in a container."""
+    path = tmp / RWLOCK_FILE
+    if not path.exists():
+        return []
+    if not _is_whole(path, _read_locked_paths):
+        path.unlink()
+        return [f"{TMP / RWLOCK_FILE} was cut off when DVC was killed, and is removed"]
+    users = _users(_read_locked_paths(path))
+    if users and not any(map(_is_running, users)):
+        path.unlink()
+        return [f"{TMP / RWLOCK_FILE} named a DVC that was killed, and is removed"]
+    return []
+
+
+def _is_whole(path: Path, read: Callable[[Path], Any]) -> bool:
+    try:
+        read(path)
+    except (YAMLError, Invalid, *UNREADABLE):  # not OSError: what may not be read must not be removed
+        return False
+    return True
+
+
+def _read_lock_file(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if CONFLICT not in text:  # of which DVC itself tells
+        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text))
+
+
+def _read_locked_paths(path: Path) -> dict[str, Any]:
+    return SCHEMA(json.loads(path.read_text(encoding="utf-8")))  # type: ignore[no-any-return]
+
+
+def _users(locked: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*locked["write"].values(), *(user for users in locked["read"].values() for user in users)]
+
+
+def _is_running(user: dict[str, Any]) -> bool:
+    """Tell whether the process of that number is still the one that was called so. The name of the program is left out,
+    since `dvc` and `python -m dvc` are written in several ways."""
+    _, _, arguments = user["cmd"].partition(" ")
+    try:
+        return " ".join(psutil.Process(user["pid"]).cmdline()).endswith(arguments)
+    except (psutil.NoSuchProcess, ValueError, OverflowError):  # or no number that a process can have
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+# Remove what a power cut has left empty or cut off in DVC's cache. What stages write is forced to disk. DVC's copies
+# in its cache are not, and it believes that they are what their names say: it would restore an empty one as a result,
+# and call it up to date.
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # Linux has another one each time that it starts
+CHECKED = "enginewright-boot"  # in DVC's folder for temporary files: the start since which nothing can have been lost
+OBJECTS = "files/md5"
+NAME = re.compile(r"[0-9a-f]{32}(\.dir)?")
+
+
+def mend_after_a_power_cut(root: Path) -> list[str]:
+    """Return what was mended, a sentence. Copies are checked once after each start of the machine, by their hashes:
+    those that are younger than the run which began first after the start before."""
+    tmp = find_tmp(root)
+    if tmp is None or not BOOT.exists():
+        return []
+    checked, boot = tmp / CHECKED, BOOT.read_text(encoding="utf-8")
+    if checked.is_file() and checked.read_text(encoding="utf-8", errors="replace") == boot:
+        return []
+    since = checked.stat().st_mtime if checked.is_file() else 0.0
+    cache = Path(Config(str(tmp.parent))["cache"].get("dir") or tmp.parent / "cache")
+    young = [path for path in cache.glob(f"{OBJECTS}/??/*") if path.stat().st_mtime >= since]
+    broken = [path for path in young if NAME.fullmatch(named := path.parent.name + path.name) and not _is(path, named)]
+    for path in broken:
+        path.unlink()
+    with new_file(checked) as temporary:
+        temporary.write_text(boot, encoding="utf-8")
+    lost = f"{len(broken)} files of DVC's cache were cut off when the machine stopped, and are removed"
+    return [f"{lost}: what they held is made again when it is needed"] if broken else []
+
+
+def _is(path: Path, named: str) -> bool:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == named[:32]

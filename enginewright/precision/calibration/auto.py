@@ -1,0 +1,193 @@
+"""Choose the range of each tensor by what its rounding costs the outputs: `calibration.method: auto`."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginewright.core.cores import in_parallel
+from enginewright.core.params.precisions import AUTO, METHODS, CalibrationParams
+from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import SampleSet
+from enginewright.graph.as_written import open_optimized
+from enginewright.graph.onnx_file import fixed_batch
+from enginewright.precision.calibration.cache import TINY
+from enginewright.precision.calibration.histogram import Histogram, choose_amax
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.floats import nodes_beyond_int8
+from enginewright.precision.write_int8 import Grid, Range, Writer, dtype_of, grid_of, grid_of_channels, names_of
+
+WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
+WORTH_TAKING = 0.005  # the least gain, as a share of the cost, since chance makes smaller ones on a few samples
+TRIES = 16
+SIGNED = 128  # the byte without a sign that stands for 0 where others have one
+CHOOSING, CHECKING = (0, 8), (8, 40)  # the samples to choose by, and those that must confirm it
+
+Ranges = Mapping[str, float]
+Cost = Callable[[Ranges], float]
+
+
+class Choice(NamedTuple):
+    amax: dict[str, float]
+    methods: dict[str, str]  # by tensor; empty if the parameters name one for all, as `costs` is
+    costs: dict[str, float]  # what Trial.on tells if all tensors take one method, and as chosen
+
+
+def choose_ranges(
+    graph: onnx.ModelProto,
+    histograms: Mapping[str, Histogram],
+    samples: SampleSet,
+    params: CalibrationParams,
+    wanted: Dialect,
+) -> Choice:
+    """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
+
+    def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
+        way, chosen = params.model_copy(update={"method": method}), list(names)
+        return dict(zip(chosen, in_parallel(lambda name: choose_amax(histograms[name], way), chosen), strict=True))
+
+    if params.method != AUTO:
+        return Choice(ranges(params.method, histograms), {}, {})
+    lowest = {name: histogram.lowest for name, histogram in histograms.items()}
+    channels = {
+        name: each.channels for name, each in histograms.items() if wanted.by_channel and each.channels is not None
+    }
+    beyond = nodes_beyond_int8(graph, ranges("max", histograms))
+    is_symmetric = wanted.compiler != "cpu"
+    trial = Trial(graph, lowest, beyond, channels, is_symmetric, wanted.exact_sums)
+    tried = [name for names in trial.groups for name in names]
+    fixed = fixed_batch(graph)
+    parts = ((0, fixed), (fixed, 2 * fixed)) if fixed else (CHOOSING, CHECKING)
+    choosing, checking = (samples.read_at(np.arange(*part) % len(samples)) for part in parts)
+    best, choice = choose_by_outputs(trial, {method: ranges(method, tried) for method in METHODS}, choosing, checking)
+    whole = dict.fromkeys(trial.by_channel, "max")  # whose channels have ranges that cut nothing
+    judged = choice.amax.keys() | whole.keys()
+    others = dict.fromkeys((name for name in histograms if name not in judged), best)  # for another compiler
+    amax = ranges("max", whole) | ranges(best, others) | choice.amax
+    return choice._replace(amax=amax, methods=whole | others | choice.methods)
+
+
+def choose_by_outputs(
+    trial: "Trial", by_method: Mapping[str, Ranges], choosing: Feeds, checking: Feeds
+) -> tuple[str, Choice]:
+    """Take the best method for all tensors, and then a better one for each tensor that has one. Return it, too.
+
+    Those are tried first whose ranges differ most. What was chosen on some samples must prove itself on others. If it
+    does not, the best method stays.
+    """
+    cost = trial.on(choosing)
+    best, lowest = min(((method, cost(by_method[method])) for method in METHODS), key=lambda pair: pair[1])
+    amax, methods = dict(by_method[best]), dict.fromkeys(by_method[best], best)
+    for names, method in _most_different(trial.groups, by_method, best)[:TRIES]:
+        wanted = {name: by_method[method][name] for name in names}
+        tried = cost(amax | wanted)
+        if tried < (1 - WORTH_TAKING) * lowest:
+            amax, methods, lowest = amax | wanted, methods | dict.fromkeys(names, method), tried
+    check = trial.on(checking)
+    costs = {method: check(by_method[method]) for method in METHODS}
+    costs[AUTO] = costs[best] if amax == by_method[best] else check(amax)
+    winner = min(costs, key=lambda method: costs[method])
+    if winner == AUTO:
+        return best, Choice(amax, methods, costs)
+    costs[AUTO] = costs[winner]
+    return winner, Choice(dict(by_method[winner]), dict.fromkeys(by_method[winner], winner), costs)
+
+
+def _most_different(
+    groups: Sequence[Sequence[str]], by_method: Mapping[str, Ranges], best: str
+) -> list[tuple[Sequence[str], str]]:
+    """Return groups of tensors and methods, ordered by how far the range is from the best method's."""
+
+    def difference(pair: tuple[Sequence[str], str]) -> float:
+        names, method = pair
+        tried, taken = (max(by_method[each][name] for name in names) for each in (method, best))
+        return abs(math.log(max(tried, TINY) / max(taken, TINY)))
+
+    pairs = [(names, method) for names in groups for method in METHODS]
+    return sorted((pair for pair in pairs if difference(pair) > WORTH_TRYING), key=difference, reverse=True)
+
+
+class Site(NamedTuple):
+    """Tensors that are rounded alike, and the inputs that say how."""
+
+    names: list[str]
+    is_symmetric: bool  # the byte 0 stands for 0
+    scale: str
+    zero: str
+    dtype: np.dtype[np.generic]  # of the scale
+
+
+class Trial:
+    """A graph with rounded activations, whose grids are inputs."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        lowest: Mapping[str, float],
+        kept: Collection[str] = (),
+        channels: Mapping[str, NDArray[np.float32]] | None = None,
+        is_symmetric: bool = False,
+        exact_sums: bool = True,
+    ) -> None:
+        """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor, and `channels`
+        the extremes of each channel of some, whose grids are no inputs. All others may have to be symmetric, as
+        TensorRT's are."""
+        writer = Writer(model, kept, exact_sums=exact_sums)
+        self._lowest, self._sites = lowest, list[Site]()
+        self.by_channel = {name: each for name, each in (channels or {}).items() if name in writer.by_channel}
+        for group in writer.groups:
+            names = names_of(group)
+            if names[0] in self.by_channel:
+                writer.round_activations(group, grid_of_channels(self.by_channel[names[0]].astype(np.float64)))
+                continue
+            grid = writer.round_activations(group, Grid(1.0, np.uint8(0)))
+            scale, zero = (value.name or "" for value in grid)  # not the values, which keep the graph
+            self._sites.append(Site(names, is_symmetric or writer.are_added(group), scale, zero, dtype_of(grid[0])))
+            for value in grid:
+                writer.model.graph.initializers.pop(value.name or "")
+                value.const_value, value.shape = None, ir.Shape([])
+                writer.model.graph.inputs.append(value)
+        self._exact, self._rounded = open_optimized(model), open_optimized(ir.to_proto(writer.model))
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """Return the tensors that share a range, without those whose channels have ranges of their own."""
+        return [site.names for site in self._sites]
+
+    def on(self, feeds: Feeds) -> Cost:
+        """Return what tells, for ranges, what they cost: the geometric mean of two relative errors of the outputs.
+
+        The mean over samples knows nothing of how large an answer is, and the error of all samples at once is that of
+        the few with the largest answers. So a share that one of them gains must not cost the other a larger share.
+        """
+        exact = self._exact.run(None, dict(feeds))
+
+        def cost(amax: Ranges) -> float:
+            outputs = self._rounded.run(None, dict(feeds) | dict(self._grids(amax)))
+            errors = [(error_of(*pair), error_at_once(*pair)) for pair in zip(outputs, exact, strict=True)]
+            return float(np.sqrt(np.prod(np.mean(errors, axis=0))))
+
+        return cost
+
+    def _grids(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Yield scales and zeros. A byte with a sign, whose zero is 0, is written as one without."""
+        for site in self._sites:
+            grid = grid_of((Range(self._lowest[name], amax[name]) for name in site.names), site.is_symmetric)
+            yield site.scale, np.asarray(grid.scale, site.dtype)
+            yield site.zero, np.asarray(SIGNED if grid.zero.dtype == np.int8 else grid.zero, np.uint8)
+
+
+def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    """Return the mean over samples of the error of an output, relative to the size of the exact one."""
+    sizes = [np.linalg.norm(array.reshape(len(array), -1), axis=1) for array in (found - exact, exact)]
+    return float(np.mean(sizes[0] / np.maximum(sizes[1], TINY)))
+
+
+def error_at_once(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    """Return the error of an output for all samples, relative to the size of the exact one."""
+    error, size = (float(np.linalg.norm(array)) for array in (found - exact, exact))
+    return error / max(size, TINY)

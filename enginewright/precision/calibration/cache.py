@@ -1,0 +1,136 @@
+"""Read and write TensorRT's calibration cache: a header, then `name: scale` with a float32 as big-endian hex."""
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from pydantic import Field
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PRECISIONS
+from enginewright.core.files import Record, new_file, sha256
+from enginewright.core.params.precisions import CalibrationParams
+from enginewright.data.sample_set import SampleSet
+from enginewright.graph.files import graph_sha256
+
+LEVELS = PRECISIONS["int8"].largest  # the number that stands for the end of a range
+HEADER = "TRT-101601-EntropyCalibration2"  # as TensorRT 10.16.1 writes it; readers check the kind, not the number
+TINY = 1e-36  # counts as zero, since float32 holds few bits of its scale
+
+
+def write_cache(amax: Mapping[str, float], path: Path) -> None:
+    """Write a line for each tensor. One that is always zero gets the range 1, since readers fail on a scale of 0."""
+    ranges = {name: value if value > TINY else 1.0 for name, value in amax.items()}
+    lines = [f"{name}: {struct.pack('>f', value / LEVELS).hex()}" for name, value in ranges.items()]
+    with new_file(path) as temporary:
+        temporary.write_text("\n".join([HEADER, *lines]) + "\n", encoding="utf-8")
+
+
+def read_cache(path: Path) -> dict[str, float]:
+    """Return the largest magnitude that each tensor keeps."""
+    try:
+        header, *lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (UnicodeDecodeError, ValueError):
+        raise EnginewrightError(f"{path} is not a TensorRT calibration cache: it is empty or not text") from None
+    if not header.startswith("TRT-"):
+        raise EnginewrightError(f"{path} is not a TensorRT calibration cache: its first line is {header[:40]!r}")
+    amax = {}
+    for where, line in [(f"{path}, line {number}", line) for number, line in enumerate(lines, start=2) if line.strip()]:
+        name, _, text = line.rpartition(":")  # the last colon, since names may hold others
+        try:
+            scale = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0]
+        except (ValueError, struct.error):
+            scale = float("nan")
+        if not name.strip() or not 0 < scale < float("inf"):
+            raise EnginewrightError(
+                f"{where}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}"
+            )
+        amax[name.strip()] = float(scale) * LEVELS
+    return amax
+
+
+# Record what a calibration was measured on, and refuse to use it for anything else.
+
+MEASURED = "measured"  # here; else the name of a file
+Channels = tuple[tuple[float, ...], tuple[float, ...]]  # the lowest and the largest number of each
+
+
+class Calibration(Record):
+    """The origin of the ranges in calibration.cache. The first four are None for a file from elsewhere."""
+
+    model_sha256: str | None
+    samples_sha256: str | None
+    preprocessing_sha256: str | None
+    samples: int | None
+    source: str
+    method: str
+    bins: int
+    percentile: float
+    tools: dict[str, str]
+    cache_sha256: str
+    amax: dict[str, float]
+    lowest: dict[str, float] = Field(default_factory=dict)  # values, 0 if none is negative; a file does not say
+    channels: dict[str, Channels] = Field(default_factory=dict)  # of what depthwise convolutions alone read
+    methods: dict[str, str] = Field(default_factory=dict)  # of `auto`: what was chosen for each tensor
+    costs: dict[str, float] = Field(default_factory=dict)  # of `auto`: what each method costs, and what was chosen
+
+    @property
+    def is_measured(self) -> bool:
+        return self.source == MEASURED
+
+
+def measured_provenance(
+    params: CalibrationParams, model: Path, samples: SampleSet, cache: Path, amax: Mapping[str, float], **more: Any
+) -> Calibration:
+    """Describe what was measured here. `more` are the fields that the ranges of the cache leave out."""
+    origin = {
+        "model_sha256": graph_sha256(model),
+        "samples_sha256": samples.list_sha256,
+        "preprocessing_sha256": samples.preprocessing_sha256,
+        "samples": len(samples),
+        "tools": {module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
+    }
+    return _calibration(params, cache, amax, source=MEASURED, method=params.method, **origin, **more)
+
+
+def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[str, float]) -> Calibration:
+    """Describe a file from elsewhere, whose model and samples are unknown, so that only its tensors can be checked."""
+    unknown = dict.fromkeys(("model_sha256", "samples_sha256", "preprocessing_sha256", "samples"))
+    return _calibration(params, cache, amax, source=str(params.file), method="given", tools={}, **unknown)
+
+
+def _calibration(params: CalibrationParams, cache: Path, amax: Mapping[str, float], **origin: Any) -> Calibration:
+    settings = params.model_dump(include={"bins", "percentile"})
+    return Calibration(**origin, **settings, cache_sha256=sha256(cache), amax=dict(amax))
+
+
+def require_match(record: Calibration, cache: Path, model: Path, samples: SampleSet) -> None:
+    """Refuse a calibration of another model, other samples or another preprocessing, whose scales would be wrong."""
+    found = {
+        "the model": (record.model_sha256, graph_sha256(model)),
+        "the calibration samples": (record.samples_sha256, samples.list_sha256),
+        "the preprocessing": (record.preprocessing_sha256, samples.preprocessing_sha256),
+        "calibration.cache itself": (record.cache_sha256, sha256(cache)),
+    }
+    if differing := [
+        f"{what} (recorded {recorded[:12]}, found {actual[:12]})"
+        for what, (recorded, actual) in found.items()
+        if recorded not in (None, actual)
+    ]:
+        raise EnginewrightError(
+            f"{cache} was not made for what it is used for; what differs: {', '.join(differing)}. "
+            "Run `dvc repro calibrate` to measure again"
+        )
+
+
+def require_tensors(record: Calibration, needed: list[str]) -> None:
+    if missing := [name for name in needed if name not in record.amax]:
+        some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise EnginewrightError(
+            f"the calibration ({record.source}) has no range for {len(missing)} of the {len(needed)} tensors that are "
+            f"quantized: {some}. Was it made for another export of the model? Set calibration.file: null to measure"
+        )

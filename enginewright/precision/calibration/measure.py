@@ -1,0 +1,180 @@
+"""Measure every activation of a graph while it runs on samples."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from enginewright.core.cores import in_parallel, working_threads
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.progress import progress
+from enginewright.core.spread import Cluster, Work, spread
+from enginewright.data.feeds import Feeds, Outputs
+from enginewright.data.sample_set import AT_ONCE, Part, SampleSet, cut
+from enginewright.graph.as_written import open_as_written
+from enginewright.graph.onnx_file import graph_inputs, load_graph
+from enginewright.graph.shapes import shapes_for, with_shapes
+from enginewright.precision.calibration.histogram import Histogram, beside_others, count_alone
+from enginewright.precision.placement import tensors_by_channel
+
+Activations = dict[str, NDArray[np.float32]]
+Histograms = dict[str, Histogram]
+MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
+MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}  # what they return is what they read
+SMALL = 1 << 16  # bytes of one sample's outputs
+MANY = 1 << 26  # bytes of a batch, for which PyTorch is worth a second of import: it counts twice as fast
+COUNTERS = 2  # threads: more wait for each other, and take cores from the graph
+MOST_BYTES = 1 << 30  # of a batch's activations, of which there are two: one is counted while the next is computed
+MOST_ANSWERS = 1024  # samples, which is more than a search looks at
+
+
+class Measured(NamedTuple):
+    histograms: Histograms
+    answers: list[Outputs]  # to the first batches; they are empty where they are large, or not one to a sample
+
+
+def measure_samples(
+    folder: Path,
+    samples: SampleSet,
+    batch: int,
+    whole: bool,
+    bins: int,
+    cluster: Cluster | None,
+    at_once: int = AT_ONCE,
+) -> Measured:
+    """Return a histogram of each activation of a folder's graph, and its answers.
+
+    Parts of the samples are measured one by one, or side by side on a cluster, and merged in their order: the merging
+    is exact, so that it does not matter how they are cut.
+    """
+    parts = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once)
+    merged = Measured({}, [])
+    # Answers to texts depend on how far they are padded.
+    most = math.ceil(MOST_ANSWERS / batch) if samples.lengths is None else 0
+    measured = spread(Measuring(folder, bins), parts, cluster)
+    for part in progress(measured, "calibration", len(parts), f"parts of {at_once} samples"):
+        merged.answers.extend(part.answers)
+        del merged.answers[most:]
+        for name, histogram in part.histograms.items():
+            if name in merged.histograms:
+                merged.histograms[name].merge(histogram)
+            else:
+                merged.histograms[name] = histogram
+    return merged
+
+
+def batch_in_memory(model: onnx.ModelProto, samples: SampleSet, most: int) -> int:
+    """Return how many samples to measure at a time: as many as MOST_BYTES hold the activations of, but at least one."""
+    longest, *_ = samples.places(np.arange(len(samples)), 1, whole=False)
+    shapes = shapes_for(model, samples.read_at(longest))
+    numbers = sum(math.prod(shapes.get(name, ())) for node in model.graph.node for name in node.output)
+    return max(1, min(most, MOST_BYTES // (np.dtype(np.float32).itemsize * numbers)))
+
+
+@dataclass(frozen=True)
+class Measuring(Work[Part, Measured]):
+    folder: Path
+    bins: int
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], Measured]]:
+        meter = Meter(load_graph(self.folder / "model.onnx"), threads)
+        yield lambda part: meter.measure(part.feeds(), self.bins)
+
+
+def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> Histograms:
+    return with_moved(model, Meter(model).measure(batches, bins).histograms)
+
+
+def with_moved(model: onnx.ModelProto, histograms: Histograms) -> Histograms:
+    """Return the histograms with those of tensors that hold another one's numbers in another shape or order."""
+    moved = {name: histograms[source] for name, source in _moved(model.graph).items() if source in histograms}
+    return moved | histograms
+
+
+def _moved(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return the tensors that hold what another one does, each with the first one that does."""
+    sources: dict[str, str] = {}
+    for node in graph.node:
+        if node.op_type in MOVES and not node.domain:
+            sources[node.output[0]] = sources.get(node.input[0], node.input[0])
+    return sources
+
+
+class Meter:
+    """A graph that tells its activations in float32 or float16, but for those that hold what another one does."""
+
+    def __init__(self, model: onnx.ModelProto, threads: int = 0) -> None:
+        exposed = with_shapes(model)  # a copy, which also returns each activation to measure
+        graph = exposed.graph
+        hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
+        measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
+        shown = [value for value in measured if value.name in hidden]
+        told = {value.name for value in [*graph_inputs(graph), *graph.output, *shown]}
+        moved = {name for name, source in _moved(graph).items() if source in told}
+        graph.output.extend(value for value in shown if value.name not in moved)
+        outputs = model.graph.output
+        is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
+        self._answers = [output.name for output in outputs] if is_exact else []
+        self._cores = threads or working_threads()
+        # Threads that wait by spinning would take the cores of those that count.
+        self._session = open_as_written(exposed, threads, spins=False)
+        self._names = [output.name for output in graph.output]
+        self._by_channel = set(tensors_by_channel(model))
+
+    def measure(self, batches: Iterable[Feeds], bins: int) -> Measured:
+        """Return a histogram of each activation, without keeping more of a batch than its answers."""
+        histograms: Histograms = {}
+        answers: list[Outputs] = []
+        for activations, found in self._of_each(batches):
+            for name in activations:
+                histograms.setdefault(name, Histogram(bins))
+            self._count(activations, histograms)
+            answers.append(found)
+        return Measured(histograms, answers)
+
+    def _count(self, activations: Activations, histograms: Histograms) -> None:
+        def add(name: str) -> None:
+            try:
+                histograms[name].add(activations[name], count)
+                if name in self._by_channel and activations[name].size:
+                    histograms[name].add_channels(activations[name])
+            except ValueError as error:
+                raise EnginewrightError(f"the activation {name} {error}; are the weights right?") from None
+
+        many = sum(array.nbytes for array in activations.values()) > MANY
+        with beside_others() if many else nullcontext(count_alone) as count:
+            for _ in in_parallel(add, activations, min(COUNTERS, self._cores)) if many else map(add, activations):
+                pass
+
+    def _of_each(self, batches: Iterable[Feeds]) -> Iterator[tuple[Activations, Outputs]]:
+        """Yield the activations of each batch and its answers, while ONNX Runtime already computes those of the next,
+        unless one thread is all there is."""
+        if self._cores == 1:
+            yield from map(self._run, batches)
+            return
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            waiting: list[Future[tuple[Activations, Outputs]]] = []
+            for feeds in batches:
+                waiting.append(pool.submit(self._run, feeds))
+                if len(waiting) == 2:
+                    yield waiting.pop(0).result()
+            yield from (computed.result() for computed in waiting)
+
+    def _run(self, feeds: Feeds) -> tuple[Activations, Outputs]:
+        inputs = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
+        arrays = inputs | dict(zip(self._names, self._session.run(self._names, dict(feeds)), strict=True))
+        # Copies: an array of ONNX Runtime's keeps all the memory that its session took.
+        samples, answers = len(next(iter(feeds.values()))), {name: arrays[name].copy() for name in self._answers}
+        are_small = all(
+            values.shape[:1] == (samples,) and values.nbytes <= SMALL * samples for values in answers.values()
+        )
+        activations = {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
+        return activations, answers if are_small else {}

@@ -1,0 +1,154 @@
+"""Make fp16 and bf16 graphs, by ModelOpt's AutoCast."""
+
+import contextlib
+import io
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from enginewright.core.errors import EnginewrightError, is_out_of_memory
+from enginewright.core.files import Record
+from enginewright.core.params.precisions import Keep
+from enginewright.core.text import in_one_line
+from enginewright.data.feeds import NO_SAMPLE, Feeds
+from enginewright.graph.data_apart import with_bodies
+from enginewright.graph.onnx_file import graph_inputs, load_graph
+from enginewright.graph.read_interface import shape_inputs
+from enginewright.precision.floats import Left, nodes_adding_scattered, nodes_making_rows
+
+# Call ModelOpt: the batch that it runs, its errors and its output. Casting and quantizing share this.
+
+LARGE_IMAGE = 224  # large enough for most networks
+CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
+
+
+def trial_batch(source: Path, sample: Feeds, batch: int = CALIBRATION_BATCH) -> Feeds:
+    """Return what ModelOpt can run a graph on: zeros, but the integers of a sample, since a network may look for one of
+    its tokens, such as the last, and inputs that hold sizes. Without a sample, images are large."""
+    found, graph = {}, onnx.load(source, load_external_data=False).graph
+    holding = shape_inputs(graph)
+    for tensor in graph_inputs(graph):
+        kind = tensor.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        shape = [size.dim_value or (LARGE_IMAGE if axis else batch) for axis, size in enumerate(kind.shape.dim)]
+        given = sample.get(tensor.name, np.zeros([1, *shape[1:]]))
+        values = given if tensor.name in holding else np.repeat(given[:1], shape[0], axis=0)
+        found[tensor.name] = (values if dtype.kind in "iub" else np.zeros_like(values)).astype(dtype)
+    return found
+
+
+@contextlib.contextmanager
+def errors_as_sentences(precision: str) -> Iterator[None]:
+    """Turn ModelOpt's exceptions into one sentence, since a graph that it cannot convert is no defect of ours."""
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's exceptions, which pass through, share no base class
+        if is_out_of_memory(error):
+            raise EnginewrightError(
+                f"there is not enough memory for ModelOpt to make {precision} of the graph, of which it holds several "
+                "copies: take a machine with more, or drop the precision"
+            ) from None
+        if isinstance(error, NameError) and error.name == "trt":  # what it asks TensorRT, which is off
+            raise EnginewrightError(
+                f"ModelOpt cannot make {precision} of the graph: it has operators that are not ONNX's own; drop the "
+                "precision, or give the graph without them"
+            ) from None
+        why = in_one_line(error) or type(error).__name__
+        raise EnginewrightError(
+            f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "
+            "precision"
+        ) from None
+
+
+@contextlib.contextmanager
+def quiet_modelopt() -> Iterator[None]:
+    """Silence ModelOpt, which prints its progress and logs each step; its exceptions still reach the caller."""
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            from modelopt.onnx import trt_utils
+
+            # With TensorRT installed, ModelOpt parses the graph to look for plugins, which needs a GPU.
+            trt_utils.TRT_PYTHON_AVAILABLE = False
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+NAME_OF_ALL_SIZES = "unk"
+BF16_LARGEST = 3.3895e38  # rounded down, and less than float32's
+# AutoCast leaves what exceeds this in float32. Its own limits, such as 512 for activations, are for fp16. In bf16 a
+# mask of float32's lowest number would become infinite, and 0 times that is no number.
+LARGEST = {"bf16": {"data_max": BF16_LARGEST, "init_max": BF16_LARGEST}}
+
+
+def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) -> onnx.ModelProto:
+    """Return the graph in fp16 or bf16, but in float32 at its ends and where an operator needs the range or precision.
+
+    AutoCast runs the graph to find where it needs the range: on noise, and the integers of the sample. Left to itself,
+    it tries images of one pixel, which few networks accept.
+    """
+    random = np.random.default_rng(0)
+    tried = {
+        name: array if array.dtype.kind in "iub" else random.uniform(-1, 1, array.shape).astype(array.dtype)
+        for name, array in trial_batch(source, sample, batch=1).items()
+    }
+    graph = load_graph(source)
+    scattered = (node.name for node in nodes_adding_scattered(graph))
+    exact = map(re.escape, (*nodes_making_rows(graph), *scattered))
+    kept = {"nodes_to_exclude": [*keep.nodes, *exact], "op_types_to_exclude": list(keep.op_types)}
+    limits = LARGEST.get(precision, {})
+    with quiet_modelopt(), errors_as_sentences(precision):
+        from modelopt.onnx.autocast import convert_to_mixed_precision
+
+        converted: onnx.ModelProto = convert_to_mixed_precision(
+            str(source), low_precision_type=precision, keep_io_types=True, calibration_data=tried, **kept, **limits
+        )
+    forget_unknown_sizes(converted)
+    return converted
+
+
+def forget_unknown_sizes(model: onnx.ModelProto) -> None:
+    """Leave a size open where AutoCast has written its one name for all sizes. ONNX Runtime takes sizes of one name for
+    equal, and would give a tensor the memory of a smaller one."""
+    for graph in with_bodies(model.graph):
+        for value in graph.value_info:
+            for size in value.type.tensor_type.shape.dim:
+                if size.dim_param == NAME_OF_ALL_SIZES:
+                    size.ClearField("dim_param")
+
+
+# The JSON document of the stage convert, and a check of the nodes to keep in high precision.
+
+
+class Conversion(Record):
+    precision: str
+    opset: int
+    nodes: dict[str, int]
+    floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
+
+
+def kept_nodes(keep: Keep, model: onnx.ModelProto) -> set[str]:
+    """Return the names of the nodes to keep in high precision."""
+    return {
+        node.name
+        for node in model.graph.node
+        if node.op_type in keep.op_types or any(re.fullmatch(pattern, node.name) for pattern in keep.nodes)
+    }
+
+
+def require_kept_exist(keep: Keep, model: onnx.ModelProto) -> None:
+    """Refuse operators and nodes that the graph lacks, since a misspelt one would silently keep nothing."""
+    types, names = {node.op_type for node in model.graph.node}, [node.name for node in model.graph.node]
+    for op_type in keep.op_types:
+        if op_type not in types:
+            raise EnginewrightError(f"keep.op_types: the graph has no {op_type}; it has {', '.join(sorted(types))}")
+    for pattern in keep.nodes:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise EnginewrightError(
+                f"keep.nodes: no node of the graph is named '{pattern}', such as {', '.join(names[:3])}"
+            )

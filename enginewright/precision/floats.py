@@ -1,0 +1,282 @@
+"""Count what a quantized graph leaves in floats: its weights and its operations, by kind."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import prod
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from enginewright.core.files import Record
+from enginewright.data.feeds import Feeds
+from enginewright.graph.data_apart import array_of
+from enginewright.graph.passes.find import names_in_use, unused_name
+from enginewright.graph.shapes import Shapes, shapes_for
+
+# Find by the pattern of a graph what eight bits cannot hold, whatever the model is called.
+
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+OF_TOKENS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization"}
+NORMALIZATIONS = OF_TOKENS | {"GroupNormalization"}
+PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
+PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+SCATTERING = {"ScatterElements", "ScatterND"}
+# Before a normalization, Swin joins four neighbours to one token, and ConvNeXt takes the mean of all places.
+STREAM = {"Add", "Concat", "GlobalAveragePool", "ReduceMean", "Slice", "Split"} | PASSED_ON
+SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
+
+
+def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict[str, str]:
+    """Return the nodes that must stay in high precision, each with the reason."""
+    nodes = list(model.graph.node)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    made_by = {name: node for node in nodes for name in node.output}
+    found: dict[str, str] = {}
+    for node in nodes:
+        if any(amax.get(name, 0.0) > LARGEST_FLOAT16 for name in (*node.input, *node.output)):
+            found[node.name] = "its numbers reach beyond float16, as those of a mask do"
+    for node in nodes:
+        square = _averaged_square(node, made_by, constants)
+        if square:
+            found[node.name] = "it averages squares, whose range is that of the numbers squared"
+        if node.op_type == "Softmax":
+            names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
+        elif square or node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
+            names, why = _before(square or node, STREAM, made_by), "it is part of what is normalized later"
+        else:
+            continue
+        found = dict.fromkeys(names, why) | found
+    found |= dict.fromkeys(_nodes_placing(nodes, constants), "it only puts numbers in their places")
+    streams = [node.name for node in nodes if _adds_normalized(node, made_by, constants)]
+    others = dict.fromkeys(streams, "it adds to a stream that nothing normalizes")
+    return others | dict.fromkeys(nodes_making_rows(model), "it makes rows of numbers, as of boxes") | found
+
+
+def _nodes_placing(nodes: list[onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]) -> list[str]:
+    """Return the transposed convolutions whose kernels hold a single one each."""
+    weighted = [node for node in nodes if node.op_type == "ConvTranspose" and node.input[1] in constants]
+    kernels = {node.name: array_of(constants[node.input[1]]) for node in weighted}
+    return [
+        name
+        for name, kernel in kernels.items()
+        if kernel.max() == 1 and np.all(np.count_nonzero(kernel.reshape(len(kernel), -1), axis=1) == 1)
+    ]
+
+
+def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
+    """Return the nodes after all products that make an output of three axes: rows of numbers. Those of a detector are
+    corners of boxes, in pixels: 256 steps are pixels apart, as are numbers in bf16 from 512 on."""
+    leads_to_product: set[str] = set()  # names of tensors
+    for node in reversed(model.graph.node):  # which come in the order of execution
+        if node.op_type in PRODUCTS or leads_to_product.intersection(node.output):
+            leads_to_product.update(node.input)
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    found: dict[str, None] = {}
+    waiting = [output.name for output in model.graph.output if len(output.type.tensor_type.shape.dim) == 3]
+    while waiting:
+        node = made_by.get(waiting.pop())
+        last = node is not None and node.op_type not in PRODUCTS and not leads_to_product.intersection(node.output)
+        if node is not None and last and node.name not in found:
+            found[node.name] = None
+            waiting += node.input
+    return list(found)
+
+
+def nodes_adding_scattered(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
+    network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
+    return [
+        node
+        for node in model.graph.node
+        if node.op_type in SCATTERING and any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
+    ]
+
+
+def _before(node: onnx.NodeProto, op_types: set[str], made_by: Mapping[str, onnx.NodeProto]) -> Iterator[str]:
+    """Yield the nodes of these operators that lead to a node through nothing else."""
+    waiting, seen = list(node.input[:1]), set()
+    while waiting:
+        maker = made_by.get(waiting.pop())
+        if maker is not None and maker.op_type in op_types and maker.name not in seen:
+            seen.add(maker.name)
+            yield maker.name
+            waiting += maker.input
+
+
+def _adds_normalized(
+    node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]
+) -> bool:
+    """Tell whether it adds a branch that was normalized, as in Swin V2, whose products read the stream itself."""
+    if node.op_type != "Add" or any(name in constants for name in node.input):
+        return False
+    makers = [made_by.get(name) for name in node.input]
+    return any(maker is not None and maker.op_type in OF_TOKENS for maker in makers)
+
+
+def _begins_normalization(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Tell whether it takes the mean over the last axis, with which a LayerNorm in parts begins."""
+    if node.op_type != "ReduceMean":
+        return False
+    axes = [list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"]
+    axes += [numpy_helper.to_array(constants[name]).tolist() for name in node.input[1:] if name in constants]
+    return axes == [[-1]]
+
+
+def _averaged_square(
+    node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]
+) -> onnx.NodeProto | None:
+    """Return what squares the numbers of which the node takes the mean, with which an RMSNorm in parts begins."""
+    maker = made_by.get(node.input[0]) if node.op_type == "ReduceMean" else None
+    if maker is None or len(maker.input) != 2:
+        return None
+    number, by = maker.input
+    is_second_power = maker.op_type == "Pow" and by in constants and bool(np.all(array_of(constants[by]) == 2))
+    return maker if is_second_power or (maker.op_type == "Mul" and number == by) else None
+
+
+# Add constants and nodes to a graph, under names that it does not have yet.
+
+
+class Additions:
+    def __init__(self, model: ir.Model) -> None:
+        self._graph, self._taken = model.graph, names_in_use(model)
+
+    def constant(self, name: str, array: NDArray[np.generic]) -> ir.Value:
+        name = unused_name(name, self._taken)
+        value = ir.val(name, const_value=ir.tensor(array, name=name))
+        self._graph.initializers.add(value)
+        return value
+
+    def node(
+        self, op_type: str, inputs: list[ir.Value], *outputs: str, domain: str = "", **attributes: int | list[int]
+    ) -> ir.Node:
+        """Return a node, which the caller puts into its place."""
+        names = [unused_name(name, self._taken) for name in outputs]
+        return ir.node(op_type, inputs, attributes, domain=domain, outputs=list(map(ir.val, names)), name=names[0])
+
+
+# Estimate what each layer costs in floating point, from the graph alone, so that the answer is the same everywhere.
+
+RECURRENT = ("GRU", "LSTM", "RNN")
+PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it writes one number to memory
+
+
+def shares_of_work(model: onnx.ModelProto, layers: Collection[str], sample: Feeds) -> dict[str, float]:
+    """Return the share of the work of all these layers that each has, for a sample of these sizes."""
+    shapes = shapes_for(model, sample)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    work = {node.name: _work(node, shapes, constants) for node in model.graph.node if node.name in layers}
+    return {name: each / sum(work.values()) for name, each in work.items()}
+
+
+def _work(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> int:
+    numbers = prod(shapes.get(node.output[0], ())[1:])  # of one sample
+    return products_of(node, shapes, constants) + PRODUCTS_PER_NUMBER * max(1, numbers)
+
+
+def products_of(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> int:
+    """Return how many products of two numbers a node calculates for one sample."""
+    output = shapes.get(node.output[0], ())
+    operand = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
+    match node.op_type:
+        case "Conv":
+            return prod(output[2:]) * prod(operand)
+        case "ConvTranspose":
+            return prod(shapes.get(node.input[0], ())[2:]) * prod(operand)
+        case "Gemm" | "MatMul" if node.input[1] in constants:
+            return prod(output[1:-1]) * prod(operand)
+        case "MatMul":
+            return prod(output[1:]) * shapes.get(node.input[0], (1,))[-1]
+        case recurrent if recurrent in RECURRENT:  # the weights of inputs and of states, for each step of one sample
+            steps = prod(shapes.get(node.input[0], ())[:2])
+            return steps * (prod(operand) + prod(shapes.get(node.input[2], ())))
+        case _:
+            return 0
+
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+EMBEDDING, ATTENTION, OTHER = "embedding", "product in attention", "other"  # beside operators
+MATTERS = 0.05  # of all weights or operations: less is not worth a word
+MUCH = 0.5  # of the operations
+WITHOUT_KERNEL = "no compiler here runs a recurrent layer in bytes"
+
+
+class Left(Record):
+    """What nodes of one kind leave in floats."""
+
+    kind: str
+    weights: float  # their share of all weights
+    operations: float  # their share of all products of two numbers
+    count: int
+    names: tuple[str, ...]  # of the nodes and of what they return: an engine's layers are called after either
+
+
+def left_in_floats(model: onnx.ModelProto, sample: Feeds) -> tuple[Left, ...]:
+    """Return what reads no rounded value, if it has weights or multiplies, the kind with most weights first."""
+    graph, shapes = model.graph, shapes_for(model, sample)
+    weights = {each.name: prod(each.dims) for each in graph.initializer if each.data_type in FLOATS}
+    rounded, constants = set[str](), {each.name for each in graph.initializer}
+    total_weights = total_products = 0
+    found: dict[str, list[tuple[onnx.NodeProto, int, int]]] = {}
+    for node in graph.node:  # which come in the order of execution
+        if node.op_type in QUANTIZERS:
+            if node.op_type == "DequantizeLinear":
+                rounded.update(node.output)
+            if node.input[0] in constants:
+                constants.update(node.output)
+                total_weights += prod(shapes.get(node.input[0], ()))
+            continue
+        reads_rounded = not rounded.isdisjoint(node.input)
+        if reads_rounded and node.op_type in PASSED_ON:
+            rounded.update(node.output)
+        held = sum(weights.pop(name, 0) for name in dict.fromkeys(node.input))
+        products = products_of(node, shapes, constants)
+        total_weights, total_products = total_weights + held, total_products + products
+        if not reads_rounded and (held or products):
+            found.setdefault(_kind(node, constants), []).append((node, held, products))
+    rows = (
+        Left(
+            kind=kind,
+            weights=sum(held for _, held, _ in nodes) / max(total_weights, 1),
+            operations=sum(products for *_, products in nodes) / max(total_products, 1),
+            count=len(nodes),
+            names=tuple(name for node, *_ in nodes for name in dict.fromkeys((node.name, *node.output)) if name),
+        )
+        for kind, nodes in found.items()
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.weights, -row.operations, row.kind)))
+
+
+def floats_in_words(left: Iterable[Left]) -> str | None:
+    """Return what is in floats in one sentence without its stop, or None where that is little."""
+    rows = list(left)
+    weights, operations = sum(row.weights for row in rows), sum(row.operations for row in rows)
+    if max(weights, operations) <= MATTERS:
+        return None
+    most = [row for row in rows if max(row.weights, row.operations) > MATTERS]
+    kinds = ", ".join(f"{row.count} {row.kind} ({row.weights:.0%}, {row.operations:.0%})" for row in most)
+    why = f"; {WITHOUT_KERNEL}" if any(row.kind in RECURRENT for row in most) else ""
+    named = f": {kinds}" if kinds else ""
+    return f"{weights:.0%} of the weights and {operations:.0%} of the operations stay in floats{named}{why}"
+
+
+def doubt_in_words(precision: str, left: Iterable[Left]) -> str | None:
+    """Return what to do where most operations are in floats, or None."""
+    operations = sum(row.operations for row in left)
+    if operations <= MUCH:
+        return None
+    return (
+        f"{precision} keeps {operations:.0%} of the operations in floats, and may be no faster than fp32: "
+        "the precision best mixes both and takes what is faster, see docs/precisions.md"
+    )
+
+
+def _kind(node: onnx.NodeProto, constants: set[str]) -> str:
+    if node.op_type == "Gather" and node.input[0] in constants:
+        return EMBEDDING
+    if node.op_type == "MatMul" and constants.isdisjoint(node.input):
+        return ATTENTION
+    return node.op_type if node.op_type in (*PRODUCTS, *RECURRENT) else OTHER

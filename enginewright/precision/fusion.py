@@ -1,0 +1,151 @@
+"""Mend the Q/DQ nodes of ModelOpt that keep TensorRT from fusing kernels. docs/precisions.md has NVIDIA's rules."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginewright.graph.passes.find import RemoveUnused
+from enginewright.precision.placement import PASSED_ON, PRODUCTS
+
+FUSED_ON = PASSED_ON | {"BatchNormalization", "Clip", "Gelu", "HardSigmoid", "HardSwish", "Mul", "Relu", "Sigmoid"}
+
+
+class Pair(NamedTuple):
+    """The nodes that round an activation."""
+
+    quantize: ir.Node
+    dequantize: ir.Node
+
+    @property
+    def exact(self) -> ir.Value:
+        (value, *_) = self.quantize.inputs
+        assert value is not None
+        return value
+
+    @property
+    def scales(self) -> set[ir.Value]:
+        """Return one constant, or two in a float16 graph."""
+        scales = {scale for node in self for scale in node.inputs[1:2] if scale is not None}
+        return {scale for scale in scales if scale.const_value is not None and scale.const_value.size == 1}
+
+    def serves(self, node: ir.Node) -> bool:
+        """Tell whether nothing but this node reads what is rounded."""
+        (rounded,) = self.dequantize.outputs
+        is_single = _readers(self.quantize) == [self.dequantize] and set(_readers(self.dequantize)) == {node}
+        return is_single and not rounded.is_graph_output()
+
+
+def mend_fusions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with one scale for what a Concat joins, and no Q/DQ nodes between a product and its sum, or
+    between weights and a product of floats."""
+    mended = ir.from_proto(model)
+    for node in mended.graph:
+        if node.op_type in PRODUCTS:
+            _free_weights(node)
+    for node in reversed(mended.graph):  # whether a sum leads to bytes depends on the sums behind it
+        if node.op_type == "Add":
+            _free_sum(mended.graph, node)
+    for scales in _scales_of_concats(mended.graph):
+        largest = max(float(_array(scale).item()) for scale in scales)
+        for scale in scales:
+            scale.const_value = ir.tensor(np.full_like(_array(scale), largest), name=scale.name)
+    RemoveUnused()(mended)
+    return ir.to_proto(mended)
+
+
+def _free_weights(node: ir.Node) -> None:
+    """Let a product read weights as they are if they meet floats: ModelOpt leaves Q/DQ nodes of some in attention.
+
+    They save nothing there, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())".
+    """
+    for index, other in ((1, node.inputs[0]), (0, node.inputs[1])):
+        weights = _rounding(node.inputs[index])
+        if weights and weights.exact.const_value is not None and not _is_rounded(other):
+            node.replace_input_with(index, weights.exact)
+
+
+def _is_rounded(value: ir.Value | None) -> bool:
+    """Tell whether a product reads bytes: TensorRT moves Q/DQ nodes across what only passes numbers on."""
+    while value is not None and (maker := value.producer()) is not None and maker.op_type in PASSED_ON:
+        value = maker.inputs[0]
+    return _rounding(value) is not None
+
+
+def _free_sum(graph: ir.Graph, node: ir.Node) -> None:
+    """Let a product's kernel end with the sum. It writes bytes if its other operand and its reader are in bytes."""
+    pairs = [_pair(value) for value in node.inputs]
+    own = [pair for pair in dict.fromkeys(pairs) if pair and pair.serves(node)]
+    if _leads_to_bytes(node):
+        own = [pair for pair in own if _ends_product(pair.exact)][:1] if all(pairs) else []
+    for pair in own:
+        ir.convenience.replace_all_uses_with(pair.dequantize.outputs[0], pair.exact)
+        graph.remove((pair.dequantize, pair.quantize), safe=True)
+
+
+def _scales_of_concats(graph: ir.Graph) -> list[set[ir.Value]]:
+    """Return the scales that belong together: TensorRT moves Q/DQ nodes across a Concat only where they are equal."""
+    groups: list[set[ir.Value]] = []
+    for node in graph:
+        if node.op_type != "Concat":
+            continue
+        joined = [pair for value in node.inputs if (pair := _pair(value))]
+        rounding = [reader for reader in _readers(node) if reader.op_type == "QuantizeLinear"]
+        behind = [Pair(quantize, dequantize) for quantize in rounding for dequantize in _readers(quantize)]
+        if joined and behind:
+            scales = {scale for pair in (*joined, *behind) for scale in pair.scales}
+            for group in [group for group in groups if group & scales]:
+                groups.remove(group)
+                scales |= group
+            groups.append(scales)
+    return groups
+
+
+def _pair(value: ir.Value | None) -> Pair | None:
+    """Return the nodes that round this operand, if it is an activation."""
+    pair = _rounding(value)
+    return pair if pair and pair.exact.const_value is None else None
+
+
+def _rounding(value: ir.Value | None) -> Pair | None:
+    """Return the nodes that round this operand."""
+    dequantize = value.producer() if value is not None else None
+    if dequantize is None or dequantize.op_type != "DequantizeLinear" or dequantize.inputs[0] is None:
+        return None
+    quantize = dequantize.inputs[0].producer()
+    if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.inputs[0] is None:
+        return None
+    return Pair(quantize, dequantize)
+
+
+def _readers(node: ir.Node) -> list[ir.Node]:
+    return [reader for value in node.outputs for reader in value.consumers()]
+
+
+def _leads_to_bytes(node: ir.Node) -> bool:
+    """Tell whether the result is rounded, at once or by way of what the same kernel computes."""
+    waiting, seen = [node], {node}
+    while waiting:
+        for reader in _readers(waiting.pop()):
+            if reader.op_type == "QuantizeLinear":
+                return True
+            if reader.op_type in FUSED_ON and reader not in seen:
+                seen.add(reader)
+                waiting.append(reader)
+    return False
+
+
+def _ends_product(value: ir.Value) -> bool:
+    """Tell whether a product's kernel can compute it."""
+    node = value.producer()
+    if node is None or node.op_type in PRODUCTS:
+        return node is not None
+    operands = [operand for operand in node.inputs if operand is not None and operand.const_value is None]
+    return node.op_type in FUSED_ON | {"Add"} and len(operands) == 1 and _ends_product(operands[0])
+
+
+def _array(scale: ir.Value) -> NDArray[np.generic]:
+    assert scale.const_value is not None
+    return scale.const_value.numpy()

@@ -1,0 +1,211 @@
+"""Quantize a graph as the compiler at hand wants it: by our own rules for a CPU, by ModelOpt's for NVIDIA's GPUs. In
+blocks of numbers, the graph is the same for all."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
+from enginewright.core.files import scratch_folder
+from enginewright.core.params.precisions import Keep, Rest
+from enginewright.data.feeds import Feeds
+from enginewright.graph.data_apart import with_bodies
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.passes import changed_by
+from enginewright.graph.passes.names import CountAxesFromEnd
+from enginewright.graph.passes.pooling import DropIdleStrides, PadBeforePooling
+from enginewright.graph.passes.spell_out import SpellOutCol2Im, SpellOutHardSwish
+from enginewright.precision.blocks import Written, write_blocks
+from enginewright.precision.calibration.cache import Calibration, require_tensors
+from enginewright.precision.cast import cast, kept_nodes
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.floats import nodes_beyond_int8
+from enginewright.precision.placement import products_of_activations
+from enginewright.precision.quantize import activations, nodes_with_tiny_inputs, quantize, quantized_activations
+from enginewright.precision.write_int8 import Range, Rounded, tensors_in_int8, write_int8
+
+REWRITES: dict[tuple[str, str], tuple[Callable[[], ir.passes.PassBase], ...]] = {  # by compiler and precision
+    ("tensorrt", "bf16"): (SpellOutHardSwish,),
+    ("cpu", "bf16"): (DropIdleStrides,),
+    ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
+}
+UNKNOWN: dict[tuple[str, str], Callable[[], ir.passes.PassBase]] = {  # operators that a compiler lacks or mistakes
+    ("tensorrt", "Col2Im"): SpellOutCol2Im,
+    ("cpu", "Gather"): CountAxesFromEnd,
+}
+WITHOUT_KERNEL = {("tensorrt", "bf16"): "ConvTranspose"}  # github.com/NVIDIA/TensorRT/issues/4829
+NOTHING = Keep(op_types=(), nodes=())
+OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
+NO_KERNEL = "the compiler has no kernel for it"
+TINY_SCALE = "it cannot hold the scale of what the node reads"
+
+
+def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.ModelProto | None:
+    """Return the graph without what one compiler has trouble with, or None where it has nothing of it."""
+    operators = {node.op_type for each in with_bodies(graph.graph) for node in each.node}
+    unknown = [UNKNOWN[wanted.compiler, name] for name in operators if (wanted.compiler, name) in UNKNOWN]
+    rewrites = [*REWRITES.get((wanted.compiler, precision), ()), *unknown]
+    return changed_by(graph, *(rewrite() for rewrite in rewrites))
+
+
+def rest_of(keep: Keep, wanted: Dialect) -> Rest:
+    return wanted.rest if keep.rest == "auto" else keep.rest
+
+
+def is_written_here(precision: str, keep: Keep, wanted: Dialect) -> bool:
+    """Tell whether our own rules say where Q/DQ nodes stand."""
+    return precision == "int8" and wanted.compiler == "cpu" and rest_of(keep, wanted) == "fp32"
+
+
+def nodes_in_floats(
+    precision: str, graph: onnx.ModelProto, amax: Mapping[str, float], wanted: Dialect
+) -> dict[str, str]:
+    """Return the nodes that eight bits cannot hold, or that the machine cannot calculate with, each with the reason."""
+    overflowing = products_of_activations(graph) if precision == "int8" and not wanted.adds_exactly else ()
+    return dict.fromkeys(overflowing, OVERFLOWS) | nodes_beyond_int8(graph, amax)
+
+
+def value_ranges(calibrated: Calibration, wanted: Dialect) -> dict[str, Range]:
+    channels = calibrated.channels if wanted.by_channel else {}
+    return {
+        name: Range(calibrated.lowest.get(name, -value), value, np.array(channels[name]) if name in channels else None)
+        for name, value in calibrated.amax.items()
+    }
+
+
+class Ingredients(NamedTuple):
+    """All that an int8 or fp8 graph is made of."""
+
+    graph: Path
+    ranges: Calibration  # of all that is quantized
+    sample: Feeds  # one
+    wanted: Dialect
+    keep: Keep  # what the user leaves in floating point
+    spared: Collection[str] = ()  # the nodes that a search leaves there
+    rounded: Rounded | None = None  # weights that are rounded already; others take the nearest byte
+
+
+def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold."""
+    graph, amax = load_graph(given.graph), given.ranges.amax
+    rest, largest_weight = rest_of(given.keep, given.wanted), given.wanted.largest_weight
+    high = nodes_in_floats(precision, graph, amax, given.wanted)
+    if is_written_here(precision, given.keep, given.wanted):
+        kept, exact_sums = {*high, *kept_nodes(given.keep, graph), *given.spared}, given.wanted.exact_sums
+        require_tensors(given.ranges, tensors_in_int8(graph, kept, exact_sums))
+        ranges = value_ranges(given.ranges, given.wanted)
+        made = write_int8(graph, ranges, kept, largest_weight, given.rounded, exact_sums)
+    else:
+        made = _quantize_for_gpu(precision, given, graph, high)
+        high |= dict.fromkeys(nodes_with_tiny_inputs(given.graph, precision, amax, rest), TINY_SCALE)
+    if not given.spared and all(node.op_type != "QuantizeLinear" for node in made.graph.node):
+        why = next((f"{name} and others: {reason}" for name, reason in high.items()), "keep leaves it nothing to round")
+        raise EnginewrightError(f"{precision} can hold nothing of this graph ({why}): delete precisions.{precision}")
+    return made, high
+
+
+def _quantize_for_gpu(
+    precision: str, given: Ingredients, graph: onnx.ModelProto, high: Collection[str]
+) -> onnx.ModelProto:
+    """Let ModelOpt say what is rounded, and refuse the ranges if one of that is missing."""
+    more = (*given.keep.nodes, *map(re.escape, (*high, *given.spared)))
+    made = quantize(
+        given.graph,
+        precision,
+        dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # it silently leaves out what has no range
+        given.keep.model_copy(update={"nodes": more}),
+        rest_of(given.keep, given.wanted),
+        sample=given.sample,
+        largest_weight=given.wanted.largest_weight,
+        rounded=given.rounded,
+    )
+    require_tensors(given.ranges, quantized_activations(made, graph))
+    return made
+
+
+def cast_in_dialect(
+    precision: str, source: Path, sample: Feeds, wanted: Dialect, keep: Keep
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the graph in fp16 or bf16, and the nodes that stay in float32 since the compiler has no kernel."""
+    without = WITHOUT_KERNEL.get((wanted.compiler, precision))
+    found = [node.name for node in load_graph(source).graph.node if node.op_type == without]
+    more = (*keep.nodes, *map(re.escape, found))
+    return cast(source, precision, keep.model_copy(update={"nodes": more}), sample), dict.fromkeys(found, NO_KERNEL)
+
+
+def write_blocks_in_dialect(
+    precision: str, source: Path, calibrated: Calibration | None, sample: Feeds, wanted: Dialect, keep: Keep
+) -> Written:
+    """Return the graph with products of matrices in blocks, and everything else in the type of the rest."""
+    graph, ranges = load_graph(source), {}
+    kept = kept_nodes(keep, graph)
+    if calibrated:
+        read = {node.name: node.input[0] for node in graph.graph.node if node.op_type in ("MatMul", "Gemm")}
+        ranges = {node: calibrated.amax[name] for node, name in read.items() if name in calibrated.amax}
+    if rest_of(keep, wanted) == "fp16":
+        graph = cast(source, "fp16", NOTHING, sample)
+    written = write_blocks(graph, precision, ranges, kept)
+    if not written.in_blocks:
+        why = "; ".join(f"{name}: {reason}" for name, reason in written.stay.items()) or "it has none with weights"
+        raise EnginewrightError(
+            f"{precision} is for products of matrices, and the graph has none that fits ({why}): delete "
+            f"precisions.{precision}"
+        )
+    return written
+
+
+# Write a graph that is in int8 but for some nodes, which are in fp32, fp16 or bf16.
+
+
+def types_to_mix(floating: PrecisionName, keep: Keep, wanted: Dialect) -> tuple[PrecisionName, ...]:
+    """Return int8, this float, and the float that the compiler's int8 graph has by itself.
+
+    Refuse a float that such a graph cannot have.
+    """
+    rest = rest_of(keep, wanted)
+    if floating != rest and not is_written_here("int8", keep, wanted):
+        raise EnginewrightError(f"mix.best.floating: here int8 can be mixed with {rest} alone, not with {floating}")
+    return tuple(dict.fromkeys(("int8", floating, rest)))
+
+
+def quantize_beside(
+    floating: Mapping[PrecisionName, Collection[str]], given: Ingredients
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the int8 graph in which the nodes of these names are in other precisions.
+
+    Beside it, return the nodes that eight bits cannot hold. They, and what the user and a search leave in floating
+    point, stay as they are in the int8 graph.
+    """
+    mixed = given._replace(spared=[*given.spared, *chain(*floating.values())])
+    with scratch_folder() as scratch:
+        for precision, nodes in floating.items():
+            if precision != rest_of(given.keep, given.wanted):
+                mixed = _with_nodes_in(precision, nodes, mixed, scratch / f"{precision}.onnx")
+        return quantize_in_dialect("int8", mixed)
+
+
+def _with_nodes_in(precision: PrecisionName, nodes: Collection[str], given: Ingredients, path: Path) -> Ingredients:
+    """Write the graph with these nodes in another precision, and return it with the ranges of what is new in it."""
+    names = [node.name for node in load_graph(given.graph).graph.node]
+    others = Keep(op_types=(), nodes=tuple(re.escape(name) for name in names if name not in set(nodes)))
+    model = cast(given.graph, precision, others, given.sample)
+    save_graph(model, path)
+    return given._replace(graph=path, ranges=_with_casts(given.ranges, model))
+
+
+def _with_casts(ranges: Calibration, model: onnx.ModelProto) -> Calibration:
+    """Return the ranges with those of what Casts return, which may be rounded, too: those of what they read."""
+    amax, lowest = dict(ranges.amax), dict(ranges.lowest)
+    for node in model.graph.node:
+        if node.op_type == "Cast":
+            for known in (amax, lowest):
+                if node.input[0] in known:
+                    known.setdefault(node.output[0], known[node.input[0]])
+    return ranges.model_copy(update={"amax": amax, "lowest": lowest})

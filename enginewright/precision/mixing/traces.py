@@ -1,0 +1,248 @@
+"""Find how long each block takes in the engine of each type, on this machine or by traces from another."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
+from enginewright.core.params.build import InferenceParams
+from enginewright.core.user_files import user_file
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.machine import Machine
+from enginewright.engine.record import EngineRecord, LayerTime, node_names
+from enginewright.graph.shapes import as_ir
+from enginewright.measure.speed_records import Trace, time_layers
+from enginewright.measure.timing import whole_machine
+from enginewright.precision.cast import kept_nodes
+from enginewright.precision.in_dialect import Ingredients, nodes_in_floats
+from enginewright.precision.mixing.records import BlocksTimes, BlockTimes, Way
+from enginewright.precision.placement import FLOATS, PRODUCTS, arithmetic_nodes
+
+# Cut a graph into blocks: parts that a single tensor enters and a single tensor leaves. Between two blocks of
+# different types only one tensor changes its type. Inside a block, as between a convolution and the residual sum that
+# reads it, several would.
+
+Block = tuple[str, ...]  # the names of its nodes
+
+
+class Parts(NamedTuple):
+    """The blocks of a graph, and the number of the block that each name belongs to."""
+
+    blocks: list[Block]
+    places: dict[str, int]
+
+    def all_in(self, name: PrecisionName) -> Way:
+        return (name,) * len(self.blocks)
+
+    def floating(self, way: Way) -> dict[PrecisionName, tuple[str, ...]]:
+        """Return the names of the nodes that are in each float type on this way."""
+        found: dict[PrecisionName, tuple[str, ...]] = {}
+        for name, block in zip(way, self.blocks, strict=True):
+            if name != "int8":
+                found[name] = found.get(name, ()) + block
+        return found
+
+    def timed(self, times: BlocksTimes) -> tuple[BlockTimes, ...]:
+        """Return what the record says of each block."""
+        return tuple(
+            BlockTimes(first=block[0], last=block[-1], milliseconds={name: times[name][number] for name in times})
+            for number, block in enumerate(self.blocks)
+        )
+
+
+def parts_of(model: onnx.ModelProto, int8: Ingredients) -> Parts:
+    """Cut the graph that int8 is made of. Nodes that int8 leaves in floating point have no say in where."""
+    high = nodes_in_floats("int8", model, int8.ranges.amax, int8.wanted)
+    beyond = {*high, *kept_nodes(int8.keep, model), *int8.spared}
+    blocks = blocks_of(model, arithmetic_nodes(model, beyond))
+    return Parts(blocks, places_of(model, blocks))
+
+
+def blocks_of(model: onnx.ModelProto, arithmetic: Collection[str]) -> list[Block]:
+    """Return the blocks in their order. Each has at least one node that could be in int8."""
+    graph = as_ir(model).graph
+    nodes = list(graph)
+    last_reader = _last_readers(nodes, graph.outputs)
+    crossing: set[ir.Value] = set()  # what products have made, and what is still to be read
+    derived: set[ir.Value] = set()
+    starts, latest, computes = [0], None, False
+    for number, node in enumerate(nodes):
+        if node.name in arithmetic:
+            if latest is not None and computes:
+                starts.append(latest)
+            latest, computes = None, True
+        # A mask, a table of constants or a shape may be read by all blocks, and changes no type.
+        if node.op_type in PRODUCTS or derived.intersection(node.inputs):
+            made = {value for value in node.outputs if value.dtype in FLOATS}
+            derived |= made
+            crossing |= made
+        crossing = {value for value in crossing if last_reader.get(value, -1) > number}
+        if len(crossing) <= 1:
+            latest = number + 1
+    ends = [*starts[1:], len(nodes)]
+    return [tuple(node.name or "" for node in nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _last_readers(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> dict[ir.Value | None, int]:
+    found = {value: number for number, node in enumerate(nodes) for value in node.inputs}
+    return found | dict.fromkeys(outputs, len(nodes))
+
+
+def places_of(model: onnx.ModelProto, blocks: Sequence[Block]) -> dict[str, int]:
+    """Return the number of the block of each name: of a node, or of an output, after which compilers name layers."""
+    places = {name: number for number, nodes in enumerate(blocks) for name in nodes}
+    outputs = {tensor.name for tensor in model.graph.output}
+    made = {name: places[node.name] for node in model.graph.node for name in node.output if name in outputs}
+    return made | places
+
+
+def times_of_blocks(layers: Sequence[LayerTime], places: Mapping[str, int]) -> list[float]:
+    """Return the milliseconds of each block. What a compiler adds, such as a cast, belongs to the next block."""
+    times, waiting, place = [0.0] * (max(places.values()) + 1), 0.0, 0
+    for layer in layers:
+        named = _place(layer, places)
+        if named is None:
+            waiting += layer.milliseconds
+        else:
+            place = named
+            times[place] += waiting + layer.milliseconds
+            waiting = 0.0
+    times[place] += waiting
+    return times
+
+
+def share_named(layers: Sequence[LayerTime], places: Mapping[str, int]) -> float:
+    """Return the share of the blocks that have a layer by name. It is small for layers of another graph."""
+    return len({_place(layer, places) for layer in layers} - {None}) / (max(places.values()) + 1)
+
+
+def _place(layer: LayerTime, places: Mapping[str, int]) -> int | None:
+    return next((places[name] for name in node_names(layer) if name in places), None)
+
+
+# This machine, and how it times engines.
+
+
+class Here(NamedTuple):
+    machine: Machine
+    inference: InferenceParams
+    samples: SampleSet  # in the sizes that engines are tuned for
+    batch: int
+
+
+# Engines are traced in turns of a few calls, so that all meet the same moments of a noisy machine. In three turns of 48
+# calls, as many as a single trace has, two traces of one engine named 21 and 9 layers that int8 slows down.
+TURNS, CALLS = 15, 4
+FEWEST_TURNS, LONG = 5, 10.0  # seconds for an engine, after which no turn follows: long calls are less noisy
+MOSTLY = 0.5  # of the blocks must have a layer in a trace
+
+
+LayersTimes = NDArray[np.float64]  # the milliseconds of each layer of an engine, a row for each turn
+
+
+def require_executed(engine: EngineRecord, precision: str) -> None:
+    """Refuse to mix a precision that this machine does not execute."""
+    if not engine.runs_its_precision:
+        raise EnginewrightError(
+            f"mix.{precision}: {engine.precision} ran as {engine.ran_as} here, and only what the machine executes can "
+            "be mixed: set floating to another precision"
+        )
+
+
+def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
+    return {name: [median(each) for each in zip(*(turn[name] for turn in times), strict=True)] for name in times[0]}
+
+
+class Traces(NamedTuple):
+    machine: Machine  # that they are from
+    times: list[BlocksTimes]  # by one trace of each engine
+
+    @property
+    def types(self) -> tuple[PrecisionName, ...]:
+        return tuple(self.times[0])
+
+
+def trace_in_turns(
+    precision: str, engines: Mapping[PrecisionName, Path], places: Mapping[str, int], here: Here
+) -> Traces:
+    """Trace the engines of all types here."""
+    with whole_machine(f"mix, {precision}"):
+        turns = _in_turns(list(engines.values()), here)
+    for engine, of_one in zip(engines.values(), zip(*turns, strict=True), strict=True):
+        _require_times(list(chain(*of_one)), places, str(engine))
+    times = [[times_of_blocks(layers, places) for layers in turn] for turn in turns]
+    return Traces(here.machine, [dict(zip(engines, turn, strict=True)) for turn in times])
+
+
+def layers_in_turns(engines: Sequence[Path], here: Here) -> list[LayersTimes]:
+    """Return the milliseconds of the layers of each engine. A mix is traced by itself, since the times of its parts do
+    not tell what its changes of type cost."""
+    of_each = zip(*_in_turns(engines, here), strict=True)
+    return [np.array([[layer.milliseconds for layer in layers] for layers in of_one]) for of_one in of_each]
+
+
+def _in_turns(engines: Sequence[Path], here: Here) -> list[list[list[LayerTime]]]:
+    """Return the layers of each engine, turn by turn."""
+    turns: list[list[list[LayerTime]]] = []
+    began = monotonic()
+    while len(turns) < FEWEST_TURNS or (len(turns) < TURNS and monotonic() - began < LONG * len(engines)):
+        turns.append([time_layers(engine, here.machine, here.inference, here.samples, CALLS) for engine in engines])
+    return turns
+
+
+def layers_on_way(way: Way, times: Sequence[BlocksTimes]) -> LayersTimes:
+    """Return what the parts of a mix take by the traces of all engines, without its changes of type."""
+    return np.array([[turn[name][number] for number, name in enumerate(way)] for turn in times])
+
+
+def read_traces(
+    folder: str,
+    types: Sequence[PrecisionName],
+    precision: str,
+    places: Mapping[str, int],
+    data: Path,
+    here: Here,
+) -> Traces:
+    """Read the traces of another machine: its reports/trace. The first two types must be there, others may be."""
+    found = user_file(folder, data, f"mix.{precision}.traces", "null")
+    paths = {name: found / f"{name}.json" for name in types}
+    traces = {name: Trace.read(path) for name, path in paths.items() if name in types[:2] or path.exists()}
+    for name, trace in traces.items():
+        if (trace.precision, trace.batch) != (name, here.batch):
+            raise EnginewrightError(
+                f"{paths[name]} is a trace of {trace.precision} at batch {trace.batch}, and not of {name} at "
+                f"batch {here.batch}: take it there with the same build.profile"
+            )
+    machine = traces["int8"].machine
+    for name, trace in traces.items():
+        if trace.machine != machine:
+            raise EnginewrightError(
+                f"{found}: int8.json is from {machine.in_words()}, and {name}.json from {trace.machine.in_words()}: "
+                "take all on one machine"
+            )
+    if machine.runtime != here.machine.runtime:
+        raise EnginewrightError(
+            f"{found}: the traces are from {machine.in_words()}, and graphs are made for {here.machine.runtime} here: "
+            "take traces with the same runtime"
+        )
+    for name, trace in traces.items():
+        _require_times(trace.layers, places, str(paths[name]))
+    return Traces(machine, [{name: times_of_blocks(trace.layers, places) for name, trace in traces.items()}])
+
+
+def _require_times(layers: Sequence[LayerTime], places: Mapping[str, int], where: str) -> None:
+    if not any(layer.milliseconds for layer in layers):
+        raise EnginewrightError(f"{where}: the runtime gives no times of layers, by which parts are chosen")
+    if (share := share_named(layers, places)) < MOSTLY:
+        raise EnginewrightError(
+            f"{where} is a trace of another graph: {share:.0%} of this one's parts have a layer in it. Trace this model"
+        )

@@ -1,0 +1,223 @@
+"""Write int8 for CPUs: Q/DQ nodes around the tensors that `placement` finds, and weights as bytes. A search tries
+layers in fp8 the same way."""
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginewright.core.facts import PRECISIONS
+from enginewright.graph.onnx_file import OLDEST_OPSET, at_opset
+from enginewright.graph.shapes import as_ir
+from enginewright.precision.floats import Additions
+from enginewright.precision.placement import Group, Placement, read_by_channel, setting
+
+LARGEST = PRECISIONS["int8"].largest
+LEVELS = 255  # the steps of a byte
+MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, SiLU and GELU return
+SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
+TINY = 1e-12
+SMALLEST_CHANNEL = 0.01  # of the largest
+FIRST_OF_FLOATS = 19  # the first opset of Q/DQ nodes of float16 and float8
+BYTES: dict[str, np.dtype[np.generic]] = {"int8": np.dtype(np.int8), "fp8": np.dtype(ml_dtypes.float8_e4m3fn)}
+
+
+Rounded = Mapping[str, NDArray[np.int8]]  # by the name of the weights
+
+
+class Range(NamedTuple):
+    lowest: float  # 0 if nothing is negative
+    amax: float  # the largest magnitude that is not clipped
+    channels: NDArray[np.float64] | None = None  # the lowest and the largest number of each channel, where they count
+
+
+class Grid(NamedTuple):
+    """The numbers that bytes stand for: of a tensor, or of each of its channels."""
+
+    scale: float | NDArray[np.float64]
+    zero: np.generic | NDArray[np.generic]
+
+
+def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
+    """Return the finest grid that costs no speed: unsigned where nothing, or little, is negative."""
+    lowest, largest = map(max, zip(*((-each.lowest, each.amax) for each in ranges), strict=True))
+    amax, below = max(largest, TINY), min(lowest, largest)
+    if below <= 0:
+        return Grid(amax / LEVELS, np.uint8(0))
+    if below * MOSTLY_POSITIVE <= amax and not is_added:
+        scale = (amax + below) / LEVELS
+        return Grid(scale, np.uint8(round(below / scale)))
+    return Grid(amax / LARGEST, np.int8(0))
+
+
+def grid_of_channels(channels: NDArray[np.float64]) -> Grid:
+    """Return the same for each channel. One that was hardly seen may reach further on other samples."""
+    lowest, highest = np.minimum(channels[0], 0), np.maximum(channels[1], 0)
+    whole = grid_of([Range(float(lowest.min()), float(np.abs(channels).max()))], is_added=False)
+    least = max(SMALLEST_CHANNEL * float(np.abs(channels).max()), TINY)
+    if whole.zero.dtype == np.int8:
+        scale = np.maximum(np.maximum(highest, -lowest), least) / LARGEST
+        return Grid(scale, np.zeros(len(scale), np.int8))
+    scale = np.maximum(highest - lowest, least) / LEVELS
+    return Grid(scale, np.rint(-lowest / scale).astype(np.uint8))
+
+
+def write_int8(
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    kept: Collection[str] = (),
+    largest_weight: int = LARGEST,
+    rounded: Rounded | None = None,
+    exact_sums: bool = True,
+) -> onnx.ModelProto:
+    """Return a copy that calculates in int8, but for the nodes of the names in `kept`. Weights that are not `rounded`
+    already take the nearest byte."""
+    writer = Writer(model, kept, exact_sums=exact_sums)
+    for node in writer.placement.products:
+        writer.round_weights(node, largest_weight, rounded)
+    for group in writer.groups:
+        grid = writer.grid_for(group, ranges)
+        if np.any(grid.zero) and writer.have_biases(group):
+            writer.move_zero(group, grid)
+        else:
+            writer.round_activations(group, grid)
+    return ir.to_proto(writer.model)
+
+
+def tensors_in_int8(model: onnx.ModelProto, kept: Collection[str] = (), exact_sums: bool = True) -> list[str]:
+    """Return the activations that need a range."""
+    return [name for group in Writer(model, kept, exact_sums=exact_sums).groups for name in names_of(group)]
+
+
+def names_of(group: Group) -> list[str]:
+    return [value.name or "" for value in group]
+
+
+def dtype_of(value: ir.Value) -> np.dtype[np.generic]:
+    return np.dtype((value.dtype or ir.DataType.FLOAT).numpy())
+
+
+class Writer:
+    """A copy of a graph, into which Q/DQ nodes are written."""
+
+    def __init__(
+        self, model: onnx.ModelProto, kept: Collection[str] = (), precision: str = "int8", exact_sums: bool = True
+    ) -> None:
+        self._bytes = BYTES[precision]
+        self.model = as_ir(_with_opset(model, precision))
+        self.placement = Placement(self.model, kept, exact_sums)
+        self.groups = self.placement.groups()
+        self.by_channel = {name for group in self.groups if read_by_channel(group) for name in names_of(group)}
+        self._add = Additions(self.model)
+        self._sums: dict[ir.Node, NDArray[np.float64]] = {}  # of each output's weights, as rounded
+
+    def grid_for(self, group: Group, ranges: Mapping[str, Range]) -> Grid:
+        """Return the grid that the tensors of a group share."""
+        given = [ranges[name] for name in names_of(group)]
+        if self._bytes != np.int8:
+            return Grid(max(TINY, *(each.amax for each in given)) / PRECISIONS["fp8"].largest, self._bytes.type(0))
+        if given[0].channels is not None and self.by_channel.issuperset(names_of(group)):
+            return grid_of_channels(given[0].channels)
+        return grid_of(given, self.are_added(group))
+
+    def are_added(self, group: Group) -> bool:
+        """Tell whether something that reads these tensors is slower where the byte 0 does not stand for 0."""
+        readers = [node for each in group.values() for node, _ in each]
+        return any(node.op_type in SLOWER_WITH_A_ZERO for node in readers) and not self.have_biases(group)
+
+    def have_biases(self, group: Group) -> bool:
+        """Tell whether all that read these tensors are products with a bias behind."""
+        return all(node in self.placement.biases for readers in group.values() for node, _ in readers)
+
+    def round_activations(
+        self, group: Group, grid: Grid, subtracted: np.generic | None = None
+    ) -> tuple[ir.Value, ir.Value]:
+        """Write a Q/DQ pair behind each tensor of the group, for those that read it as bytes. Return scale and zero.
+        The zero is subtracted again, or what is given instead. Scales of channels lie along Q/DQ nodes' own axis, 1."""
+        first = next(iter(group))
+        scale = self._add.constant(f"{first.name}.scale", np.asarray(grid.scale, dtype_of(first)))
+        zero = self._add.constant(f"{first.name}.zero", np.asarray(grid.zero))
+        back = zero if subtracted is None else self._add.constant(f"{first.name}.subtracted", np.asarray(subtracted))
+        for value, readers in group.items():
+            quantize = self._add.node("QuantizeLinear", [value, scale, zero], f"{value.name}.int8")
+            dequantize = self._add.node("DequantizeLinear", [quantize.outputs[0], scale, back], f"{value.name}.rounded")
+            for node, index in readers:
+                node.replace_input_with(index, dequantize.outputs[0])
+            if maker := value.producer():
+                maker.append([quantize, dequantize])
+            else:
+                self.model.graph[0].prepend([quantize, dequantize])
+        return scale, zero
+
+    def move_zero(self, group: Group, grid: Grid) -> None:
+        """Round activations without a zero to subtract at run time: W(x - zero) + bias is Wx + (bias - W zero)."""
+        self.round_activations(group, grid, np.asarray(grid.zero).dtype.type(0))
+        below = grid.scale * float(np.asarray(grid.zero))
+        for node, _ in chain.from_iterable(group.values()):
+            add, place = self.placement.biases[node]
+            bias = add.inputs[place]
+            assert bias is not None
+            assert bias.const_value is not None
+            array = bias.const_value.numpy()
+            moved = array - (below * self._sums[node]).astype(array.dtype)
+            add.replace_input_with(place, self._add.constant(f"{bias.name}.moved", moved))
+            self._remove_unused(bias)
+
+    def round_weights(self, node: ir.Node, largest: int, rounded: Rounded | None = None) -> None:
+        """Read constant weights from bytes, with a scale for each output channel."""
+        weights = node.inputs[1]
+        if weights is None or weights.const_value is None:
+            return
+        array = weights.const_value.numpy()
+        axis = output_channels(node, array.ndim)
+        scales = weight_scales(array, axis, largest)
+        exact = array / scales
+        nearest = (np.rint(exact) if self._bytes == np.int8 else exact).astype(self._bytes)
+        steps = (rounded or {}).get(weights.name or "", nearest)
+        if node in self.placement.biases:
+            self._sums[node] = (steps * scales).sum(axis=0, dtype=np.float64)
+        given = [
+            self._add.constant(f"{weights.name}.int8", steps),
+            self._add.constant(f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
+            self._add.constant(f"{weights.name}.zero", np.zeros(array.shape[axis], self._bytes)),
+        ]
+        dequantize = self._add.node("DequantizeLinear", given, f"{weights.name}.rounded", axis=axis)
+        node.prepend(dequantize)
+        node.replace_input_with(1, dequantize.outputs[0])
+        self._remove_unused(weights)
+
+    def _remove_unused(self, value: ir.Value) -> None:
+        if not value.uses():
+            self.model.graph.initializers.pop(value.name or "")
+
+
+def _with_opset(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
+    """Raise the version of ONNX's operators where Q/DQ nodes need it."""
+    halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
+    needed = FIRST_OF_FLOATS if halves or precision == "fp8" else OLDEST_OPSET
+    return at_opset(model, needed)
+
+
+def weight_scales(array: NDArray[np.generic], axis: int, largest: int) -> NDArray[np.float32]:
+    """Return the step of each channel along an axis."""
+    others = tuple(each for each in range(array.ndim) if each != axis)
+    widest = np.abs(array.astype(np.float32)).max(axis=others, keepdims=True)
+    return np.asarray(np.maximum(widest, TINY) / largest)
+
+
+def output_channels(node: ir.Node, rank: int) -> int:
+    """Return the axis of the weights that the output's channels lie along."""
+    match node.op_type:
+        case "Conv":
+            return 0
+        case "ConvTranspose":
+            return 1
+        case "Gemm" if setting(node, "transB"):
+            return 0
+        case _:
+            return rank - 1

@@ -1,0 +1,163 @@
+"""Build, validate and race on this machine, and answer. A node of a cluster runs this as a program, in the files that
+were sent to it."""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from enginewright.core.errors import EnginewrightError, sentence_of
+from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, VALIDATION_SAMPLES, VERDICT
+from enginewright.core.params.all import Params
+from enginewright.core.process import end_with_parent, program_of
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.engine import open_engine
+from enginewright.engine.machine import Machine
+from enginewright.measure.changes import Verdict
+from enginewright.measure.timing import whole_machine
+from enginewright.precision.mixing.records import in_words
+from enginewright.report.evidence import Evidence, Findings, gather_findings
+from enginewright.report.tables import known_p99
+from enginewright.report.verdict import verdict_on
+from enginewright.targets.answer import Answer, Energy, Measured, Speed, energy_per_image, now
+from enginewright.targets.ray_cluster import whole_node
+from enginewright.targets.ray_task import this_node
+
+SHARED = ("convert", "reference")  # with what they depend on: all that serves any machine
+ERROR = "ERROR: "  # of DVC, which says so of a stage after the stage has said why
+NO_REMOTE = "there is no DVC remote, from which nodes take the graphs: `dvc remote add --default NAME URL`"
+
+
+def answer_here(target: str, revision: str, pull: bool = False) -> Answer:
+    """Run what is left of the pipeline, and answer. The gate is not asked: what is red is a row like any other."""
+    if pull:
+        dvc("pull", "--with-deps", *SHARED)
+    dvc("repro", "report")
+    params, verdict = Params.read(), Verdict.read(VERDICT)
+    validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
+    findings = gather_findings(
+        tuple(params.precisions), ENGINES, validation, benchmark, trace, RACE, MACHINE, CONVERTED
+    )
+    measured = [_measured(entry, findings, verdict, params) for entry in findings.precisions]
+    refused = [Measured(precision=name, verdict="not built", why=why) for name, why in findings.refused.items()]
+    return Answer(
+        target=target,
+        model=params.model.source,
+        node=socket.gethostname(),
+        machine=findings.machine,
+        revision=revision,
+        date=now(),
+        precisions=(*measured, *refused),
+    )
+
+
+def dvc(*arguments: str) -> None:
+    """Run DVC, showing what it says on standard error. Its reason for failing becomes the error."""
+    # Stages are run by `python3`, which must be this Python.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with subprocess.Popen(
+        [*program_of("dvc"), *arguments],
+        env=os.environ | {"PATH": path},
+        stdout=sys.stderr,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as child:
+        assert child.stderr
+        said = []
+        for line in child.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            said.append(line.strip())
+    if child.returncode:
+        raise EnginewrightError(f"`dvc {arguments[0]}` failed: {_reason(said)}")
+
+
+def _reason(said: list[str]) -> str:
+    """Return what the stage said before DVC's own error, or else that error. Advice and warnings follow it."""
+    lines = [line for line in said if line]
+    place = next((number for number, line in enumerate(lines) if line.startswith(ERROR)), len(lines) - 1)
+    if not lines:
+        return "it gives no reason"
+    if "no remote specified" in lines[place]:
+        return NO_REMOTE
+    by_stage = place and lines[place].startswith(f"{ERROR}failed to reproduce")
+    return lines[place - 1 if by_stage else place].removeprefix(ERROR)
+
+
+def _measured(entry: Evidence, findings: Findings, verdict: Verdict, params: Params) -> Measured:
+    failures = verdict.failures.get(entry.precision, ())
+    mix = [in_words(entry.mix)] if entry.mix and not entry.delivers else []
+    return Measured(
+        precision=entry.precision,
+        verdict=verdict_on(entry, verdict.failures),
+        why="; ".join(failures or entry.validation.not_enough_samples or mix or findings.race.disturbed),
+        speeds=tuple(
+            Speed(
+                batch=one.batch,
+                requests=one.requests,
+                p50=timed.p50,
+                p99=(known := known_p99(timed)),
+                images_per_second=entry.images_per_second(one),
+                slowest=timed.p99 if known is None else None,
+            )
+            for one in entry.benchmark.throughput
+            for timed in (entry.latency(one.batch) if one.requests == 1 else one,)
+        ),
+        metric=entry.validation.metric,
+        result=entry.validation.main,
+        relative_error=entry.validation.engine_against_pytorch.relative,
+        energy=_energy(entry.precision, findings.machine, findings.tuned_batch, params),
+    )
+
+
+def _energy(precision: str, machine: Machine, batch: int, params: Params) -> Energy:
+    folder, who = ENGINES / precision, f"energy, {precision}"
+    samples = SampleSet.open(VALIDATION_SAMPLES)
+    with (
+        whole_node(who),
+        whole_machine(who),
+        open_engine(folder, machine, params.inference.on(machine.cores)) as engine,
+    ):
+        feeds = samples.tuned(engine.record.profile).cycled(batch)
+        return energy_per_image(machine.device, engine.bind(feeds), batch)
+
+
+def versions() -> dict[str, str]:
+    """Return what a node must have as the machine that asks: what it would make graphs and outputs with. Its processor
+    may be another one, and the code is sent to it."""
+    return {name: version for name, version in this_node().items() if name not in ("Enginewright", "the processor")}
+
+
+def require_same_versions(asking: Mapping[str, str]) -> None:
+    """Refuse to answer with other versions: engines of another graph would stand on the same page. A library that only
+    one of the two has, such as TensorRT, makes no graphs."""
+    here = versions()
+    if unlike := [
+        f"{name} {here[name]}, not {asked}" for name, asked in asking.items() if here.get(name, asked) != asked
+    ]:
+        raise EnginewrightError(f"this node has {'; '.join(unlike)}: set it up from the same requirements.lock")
+
+
+def main() -> None:
+    end_with_parent()
+    parser = argparse.ArgumentParser(prog="python -m enginewright.targets.here", description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("revision")
+    parser.add_argument("versions", type=json.loads, help="of the machine that asks, as JSON")
+    parser.add_argument("answer", type=Path)
+    chosen = parser.parse_args()
+    try:
+        require_same_versions(chosen.versions)
+        answer_here(chosen.target, chosen.revision, pull=True).write(chosen.answer)
+    except Exception as error:
+        if sentence := sentence_of(error):
+            sys.exit(sentence)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""One page for all targets: model by precision by target, and what to take for which limit."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tabulate import tabulate
+
+from enginewright.report.notes import Note
+from enginewright.report.page.charts import Figure, from_zero, short
+from enginewright.report.page.listing import Mark, Row, Table, bar, dot, draw_rows, table
+from enginewright.report.page.render import open_templates
+from enginewright.report.wording import device
+from enginewright.targets.answer import NOT_YET, PASSED, Answer, Measured, Speed
+from enginewright.targets.file import Fleet
+from enginewright.targets.run import Offer, cost_of, frontier, offers_of
+
+HERE = Path(__file__).parent
+COLUMNS = (
+    "precision and target", "verdict", "ms at the least batch", "accuracy", "loss (95 % interval)", "images per second",
+    "cost of a million", "joules per image",
+)  # fmt: skip
+CHOICES = ("take", "how", "within ms", "images per second", "cost of a million")
+NOT_TOLD = "not told"
+
+
+class Model(NamedTuple):
+    """The part of the page on one model."""
+
+    title: str
+    rows: Table
+    choices: Table
+    pictures: tuple[Figure, ...]
+    energy: tuple[str, ...]  # how each target tells it, or why it does not
+    reasons: tuple[Note, ...]
+
+
+def render_fleet(fleet: Fleet, models: Mapping[str, Sequence[Answer]]) -> str:
+    """`models` has the answers of each model, by a title."""
+    return (
+        open_templates(HERE)
+        .get_template("fleet.html")
+        .render(
+            priced=any(target.price_per_hour for target in fleet.targets),
+            unpriced=any(target.price_per_hour is None for target in fleet.targets),
+            models=[
+                describe(title, f"model-{number}", fleet, each) for number, (title, each) in enumerate(models.items())
+            ],
+            machines=machines(fleet, [answer for answers in models.values() for answer in answers]),
+        )
+    )
+
+
+def describe(title: str, key: str, fleet: Fleet, answers: Sequence[Answer]) -> Model:
+    best = frontier(offers_of(answers, fleet))
+    told = {f"{one.target}: {each.energy.source}" for one in answers for each in one.precisions if each.energy}
+    return Model(
+        title,
+        all_rows(fleet, answers),
+        choices(best),
+        _pictures(key, fleet, answers),
+        tuple(sorted(told)),
+        reasons(answers),
+    )
+
+
+def all_rows(fleet: Fleet, answers: Sequence[Answer]) -> Table:
+    rows = []
+    for answer in answers:
+        if answer.failed:
+            rows.append([answer.target, _state(answer), *["-"] * (len(COLUMNS) - 2)])
+        else:
+            rows += [_row(answer, one, _price(fleet, answer.target)) for one in answer.precisions]
+    return table("Every precision on every target", COLUMNS, rows)
+
+
+def reasons(answers: Sequence[Answer]) -> tuple[Note, ...]:
+    """Say of each row that has no figures, or whose figures are to be doubted, why."""
+    notes = []
+    for answer in answers:
+        if answer.failed:
+            earlier = f" Its figures of {answer.date:%Y-%m-%d} stay in its file." if answer.date else ""
+            text = f"{answer.failed.removeprefix(f'{NOT_YET}: ').rstrip('.')}.{earlier}"
+            notes.append(
+                Note(f"{answer.target} {_state(answer)}", text, "failed" if _state(answer) == "failed" else "other")
+            )
+        else:
+            titled = ((f"{one.precision} on {answer.target}", one) for one in answer.precisions if one.why)
+            notes += [
+                Note(f"{title}, {one.verdict}", one.why, "failed" if one.verdict == "failed" else "other")
+                for title, one in titled
+            ]
+    return tuple(notes)
+
+
+def _state(answer: Answer) -> str:
+    return NOT_YET if answer.failed.startswith(NOT_YET) else "failed"
+
+
+def _row(answer: Answer, one: Measured, price: float | None) -> list[str]:
+    title = f"{one.precision} on {answer.target}"
+    if not one.speeds:
+        return [title, one.verdict, *["-"] * (len(COLUMNS) - 2)]
+    first, best = _ends(one)
+    joules, cost = one.energy and one.energy.joules, cost_of(best.images_per_second, price)
+    return [
+        title,
+        one.verdict,
+        f"{first.p50:.3g} (batch {first.batch})",
+        "-" if one.result is None else one.result.written(one.result.engine),
+        "-" if one.result is None else one.result.drop_with_interval,
+        f"{best.images_per_second:,.0f} (batch {best.batch}, {best.requests} in flight)",
+        NOT_TOLD if cost is None else f"{cost:.3g}",
+        NOT_TOLD if joules is None else f"{joules:.3g}",
+    ]
+
+
+def _ends(one: Measured) -> tuple[Speed, Speed]:
+    """Return the speed at the least batch with the fewest requests, and the one with the most images per second."""
+    least = min(one.speeds, key=lambda speed: (speed.batch, speed.requests))
+    return least, max(one.speeds, key=lambda speed: speed.images_per_second)
+
+
+def choices(best: Sequence[Offer]) -> Table:
+    rows = [
+        [
+            one.title,
+            one.how,
+            f"{one.latency:.3g}",
+            f"{one.speed.images_per_second:,.0f}",
+            NOT_TOLD if one.cost is None else f"{one.cost:.3g}",
+        ]
+        for one in best
+    ]
+    return table("What no other beats in both", CHOICES, rows)
+
+
+def machines(fleet: Fleet, answers: Sequence[Answer]) -> Table:
+    """Say what each target is. Where it answered about several models, the last answer counts."""
+    latest = {one.target: one for one in sorted(answers, key=lambda one: str(one.date)) if one.machine and one.date}
+    rows = []
+    for target in fleet.targets:
+        price = "-" if target.price_per_hour is None else f"{target.price_per_hour:g}"
+        if (found := latest.get(target.name)) and found.machine and found.date:
+            known = [found.node, device(found.machine), f"{found.machine.runtime} {found.machine.runtime_version}"]
+            rows.append([target.name, *known, f"{found.date:%Y-%m-%d %H:%M}", found.revision, price])
+        else:
+            rows.append([target.name, *["-"] * 5, price])
+    return table("The targets", ("target", "node", "device", "runtime", "answered", "revision", "price per hour"), rows)
+
+
+def _pictures(key: str, fleet: Fleet, answers: Sequence[Answer]) -> tuple[Figure, ...]:
+    entries = [(answer, one) for answer in answers if not answer.failed for one in answer.precisions if one.speeds]
+    if not entries:
+        return ()
+    latencies, rates, costs, joules = [], [], [], []
+    for answer, one in entries:
+        title, look = f"{one.precision} {answer.target}", "plain" if one.verdict == PASSED else "hollow"
+        first, best = _ends(one)
+        ends = (Mark("range", first.p50, first.p99),) if first.p99 is not None else ()
+        latencies.append((Row(title, (*ends, dot(first.p50)), f"{short(first.p50)} ms", look), first.p99 or first.p50))
+        rate = best.images_per_second
+        rates.append((Row(title, (bar(rate),), f"{rate:,.0f}", look), rate))
+        if (cost := cost_of(rate, _price(fleet, answer.target))) is not None:
+            costs.append((Row(title, (bar(cost),), short(cost), look), cost))
+        if one.energy and one.energy.joules is not None:
+            joules.append((Row(title, (bar(one.energy.joules),), short(one.energy.joules), look), one.energy.joules))
+    drawn = {
+        "Latency at the least batch: median, and p99 at the end of the line": ("latency", latencies, "ms"),
+        "Images per second, at most": ("rate", rates, "images per second"),
+        "Cost of a million images": ("cost", costs, "cost"),
+        "Energy": ("energy", joules, "joules per image"),
+    }
+    return tuple(
+        Figure(title, draw_rows(f"{key}-{name}", title, [row for row, _ in rows], from_zero(v for _, v in rows), unit))
+        for title, (name, rows, unit) in drawn.items()
+        if rows
+    )
+
+
+def _price(fleet: Fleet, target: str) -> float | None:
+    return next((one.price_per_hour for one in fleet.targets if one.name == target), None)
+
+
+def as_text(title: str, fleet: Fleet, answers: Sequence[Answer]) -> str:
+    """Write the table of a model for a terminal; reasons follow below it."""
+    rows = [[cell.text for cell in row] for row in all_rows(fleet, answers).rows]
+    written = tabulate(rows, COLUMNS, disable_numparse=True)
+    return "\n".join([title, written, *(f"{note.title}: {note.text}" for note in reasons(answers))])

@@ -1,0 +1,159 @@
+"""Do one part of some work on a machine of the cluster."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import new_folder
+from enginewright.core.spread import Work
+
+# Compare machines of a cluster: a result must not depend on which of them computed it.
+
+PACKAGE = Path(__file__).parents[1]
+LIBRARIES = (
+    "numpy", "pillow", "onnxruntime-gpu", "onnxruntime", "openvino", "torch", "torchvision", "tokenizers",
+    "transformers", "timm", "tensorrt", "tensorrt-rtx", "scipy",
+)  # fmt: skip
+
+
+@cache
+def this_node() -> dict[str, str]:
+    """Return what runs here: code, Python, the libraries that compute, and the processor, whose kind decides in which
+    order sums are added."""
+    found = {"Enginewright": _digest_of_code(), "Python": ".".join(platform.python_version_tuple()[:2])}
+    for name in LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found | {"the processor": _processor()}
+
+
+def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """Name what is not the same on two machines, or return nothing. A version of Enginewright is known by its code."""
+    names = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+    return ", ".join(f"{name} ({found.get(name, 'none')}, here {wanted.get(name, 'none')})" for name in names)
+
+
+def _digest_of_code() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        digest.update(file.relative_to(PACKAGE).as_posix().encode())
+        digest.update(file.read_bytes())
+    return f"code {digest.hexdigest()[:8]}"
+
+
+def _processor() -> str:
+    """Return its name, and a digest of what it can do: virtual machines name several generations alike."""
+    with suppress(OSError):
+        core, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
+        lines = [line.partition(":") for line in core.splitlines()]
+        said = {name.strip(): value.strip() for name, _, value in lines}
+        kind = repr([said.get(name) for name in ("vendor_id", "cpu family", "model", "flags")])
+        return f"{said.get('model name', platform.machine())}, {hashlib.sha256(kind.encode()).hexdigest()[:8]}"
+    return platform.processor() or platform.machine()
+
+
+HERE = Path(tempfile.gettempdir()) / f"enginewright-cluster-{os.getuid()}"
+SECONDS_UNUSED = 24 * 3600.0  # no part of a job takes so long
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some work, with references to the content of its files, by their places in the job's folder."""
+
+    name: str
+    work: Work[Any, Any]
+    files: Sequence[tuple[str, Any]]
+    code: Sequence[tuple[str, Any]]
+    node: Mapping[str, str]
+    threads: int
+
+    @property
+    def folder(self) -> Path:
+        return HERE / self.name
+
+
+class _Opened:
+    """The work that this process does. It is opened for its first part, and closed when other work begins."""
+
+    def __init__(self) -> None:
+        self._job, self._stack = "", ExitStack()
+        self._do: Callable[[Any], Any]
+
+    def of(self, job: Job, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        if self._job != job.name:
+            self._job = ""
+            self._stack.close()
+            self._stack = ExitStack()
+            _lay_out(job, fetch)
+            if job.code:
+                sys.path.insert(0, str(job.folder / "code"))
+            here: dict[str, Any] = {name: job.folder / name / path.name for name, path in file_fields(job.work).items()}
+            self._do = self._stack.enter_context(replace(job.work, **here).open(threads=job.threads))
+            self._job = job.name
+        os.utime(job.folder)
+        return self._do
+
+
+_opened = _Opened()
+
+
+def do_part(job: Job, part: Any) -> Any:
+    """Do the part. A machine that is not like the one that asks is refused: its results could differ."""
+    import ray
+
+    if unlike := differences(job.node, this_node()):
+        name = ray.get_runtime_context().worker.node_ip_address
+        raise EnginewrightError(
+            f"the node {name} of the cluster differs in {unlike}: results would depend on which node computes what. "
+            "Set it up from the same commit and requirements.lock, or choose nodes by cluster.resource"
+        )
+    return _opened.of(job, ray.get)(part)
+
+
+def remove_lost_jobs() -> None:
+    """Remove the files of jobs that nothing used for a day. A driver that was killed could not have them removed."""
+    for path in HERE.iterdir():
+        with suppress(FileNotFoundError):  # another process does the same
+            if path.suffix != ".lock" and time.time() - path.stat().st_mtime > SECONDS_UNUSED:
+                forget(path.name)
+
+
+def forget(name: str) -> None:
+    """Remove a job's files from this machine."""
+    shutil.rmtree(HERE / name, ignore_errors=True)
+    (HERE / f"{name}.lock").unlink(missing_ok=True)
+
+
+def file_fields(work: Work[Any, Any]) -> dict[str, Path]:
+    return {each.name: value for each in fields(work) if isinstance(value := getattr(work, each.name), Path)}
+
+
+def _lay_out(job: Job, fetch: Callable[[Any], Any]) -> None:
+    """Write the job's files once for all processes of this machine."""
+    HERE.mkdir(mode=0o700, exist_ok=True)
+    if HERE.stat().st_uid != os.getuid():
+        raise EnginewrightError(f"{HERE} belongs to another user, who could change what is run from there: remove it")
+    with FileLock(HERE / f"{job.name}.lock"):
+        if job.folder.exists():
+            return
+        remove_lost_jobs()
+        with new_folder(job.folder) as unfinished:
+            for place, content in [*job.files, *((f"code/{place}", content) for place, content in job.code)]:
+                path = unfinished / place
+                path.parent.mkdir(parents=True, exist_ok=True)
+                np.asarray(fetch(content)).tofile(path)

@@ -1,0 +1,125 @@
+"""A classifier that would be right far more often for images that are prepared in another usual way is told."""
+
+import numpy as np
+import pytest
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import Range
+from enginewright.core.params.samples import Preprocessing
+from enginewright.data.preprocessing import normalize
+from enginewright.data.sample_set import MANIFEST, Manifest, Sample, SampleSet, input_file
+from enginewright.measure.examples import doubt_about_preparation
+from enginewright.tasks.choose import task_of
+
+CLASSES, COUNT = 8, 80
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+GREY = {"color": "grey", "mean": (0.0,), "std": (1.0,)}
+SIZES = Range(min=1, opt=8, max=16)
+IN_SHADES = np.linspace(20, 235, CLASSES)
+
+
+def way(**changed):
+    return Preprocessing(**{"resize": 4, "crop": 4, "interpolation": "bilinear"} | IMAGENET | changed)
+
+
+def images_of(how, folder):
+    """Write images whose class is how red they are, whatever their blue is."""
+    labels = np.arange(COUNT) % CLASSES
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (COUNT, 3, 4, 4)).astype(np.uint8)
+    pixels[:, 0] = IN_SHADES[labels].astype(np.uint8)[:, None, None]
+    if how.color == "grey":
+        pixels = pixels[:, :1]
+    pixels = pixels[:, ::-1] if how.color == "bgr" else pixels
+    np.save(folder / input_file(0), pixels.transpose(0, 2, 3, 1) if how.layout == "nhwc" else pixels)
+    manifest = Manifest(
+        task="classification",
+        source="data/images/shades",
+        inputs=("input",),
+        preprocessing=how,
+        class_names=tuple(map(str, range(CLASSES))),
+        samples=tuple(Sample(f"{i}", f"{i:064x}", int(label)) for i, label in enumerate(labels)),
+    )
+    manifest.write(folder / MANIFEST)
+    return SampleSet.open(folder)
+
+
+class Trained:
+    """A model that knows the shade of red as `how` prepares it: the nearest one is the answer."""
+
+    def __init__(self, how):
+        pixels = np.broadcast_to(IN_SHADES.astype(np.uint8)[:, None, None, None], (CLASSES, *how.shape))
+        self.how, self.calls = how, 0
+        self.known = self.red(normalize(pixels, how))
+
+    def red(self, images):
+        images = images.transpose(0, 3, 1, 2) if self.how.layout == "nhwc" else images
+        return images[:, 2 if self.how.color == "bgr" else 0].mean((1, 2))
+
+    def __call__(self, feeds):
+        self.calls += 1
+        return {"scores": -np.abs(self.red(feeds["input"])[:, None] - self.known)}
+
+
+def doubted(model, samples, sizes=SIZES):
+    outputs = model({"input": samples.read_at(np.arange(len(samples)))["input"]})
+    task = task_of("classification", None, samples.manifest.class_names)
+    return doubt_about_preparation(model, samples, task, outputs, sizes, "PyTorch")
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "told"),
+    [
+        (way(), way(**PLAIN), "mean [0.485, 0.456, 0.406] and std [0.229, 0.224, 0.225]"),
+        (way(**PLAIN, divide_by=1), way(**HALF), "divide_by 1, mean [0, 0, 0] and std [1, 1, 1]"),
+        (way(**HALF), way(**PLAIN, divide_by=1), "divide_by 255, mean [0.5, 0.5, 0.5] and std [0.5, 0.5, 0.5]"),
+        (way(color="bgr", **HALF), way(**HALF), "color bgr"),
+        (way(layout="nhwc", **HALF), way(layout="nhwc", color="bgr", **HALF), "color rgb"),
+        (
+            way(color="bgr", divide_by=1, mean=(103.939, 116.779, 123.68), std=(1.0, 1.0, 1.0)),
+            way(),
+            "color bgr, divide_by 1, mean [103.939, 116.779, 123.68] and std [1, 1, 1]",
+        ),
+        (way(**GREY | {"divide_by": 1}), way(**GREY), "divide_by 1"),
+    ],
+)
+def test_the_way_that_the_model_knows_is_named_with_its_accuracy(tmp_path, trained, given, told):
+    said = doubted(Trained(trained), images_of(given, tmp_path))
+    assert said.startswith("PyTorch is right for ")
+    assert f" of 64 images; with {told} it would be right for 100.0%: check samples.preprocessing" in said
+
+
+def test_a_model_that_is_mostly_right_pays_nothing(tmp_path):
+    model = Trained(way())
+    assert doubted(model, images_of(way(), tmp_path)) is None
+    assert model.calls == 1
+
+
+def test_a_batch_of_one_size_is_filled_up(tmp_path):
+    model, samples = Trained(way()), images_of(way(**PLAIN), tmp_path)
+
+    def of_five(feeds):
+        assert len(feeds["input"]) in (5, COUNT)
+        return model(feeds)
+
+    assert "std [0.229" in doubted(of_five, samples, Range(min=5, opt=5, max=5))
+
+
+def test_a_model_that_guesses_is_not_said_to_know_images_in_another_way(tmp_path):
+    samples = images_of(way(), tmp_path)
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        assert doubted(lambda feeds: {"scores": rng.random((len(feeds["input"]), CLASSES))}, samples) is None
+
+
+def test_a_model_that_refuses_other_values_is_no_failure(tmp_path):
+    model, samples = Trained(way(**HALF)), images_of(way(**PLAIN), tmp_path)
+
+    def strict(feeds):
+        if np.abs(feeds["input"]).max() > 1:
+            raise EnginewrightError("values from -1 to 1, please")
+        return model(feeds)
+
+    assert "with mean [0.5, 0.5, 0.5] and std [0.5, 0.5, 0.5] it would" in doubted(strict, samples)

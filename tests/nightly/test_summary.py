@@ -1,0 +1,80 @@
+"""The history and the summary of made-up nights."""
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from enginewright.measure.changes import Outcome
+from enginewright.measure.history import last_kept, read_history
+from enginewright.report.page.nights import draw_trends
+from enginewright.report.trend import draw_trend, trend_rows, trend_section
+
+
+def test_the_history_has_a_line_for_each_night_and_precision(nights, both):
+    nights.night(both())
+    nights.night(*[both(int8=(11.0, 3.7))] * 2)
+    (history,) = read_history(nights.root)
+    lines = history.nights()
+    assert [(night.revision, night.precision) for night in lines] == [
+        ("revision0", "fp32"), ("revision0", "int8"), ("revision1", "fp32"), ("revision1", "int8"),
+    ]  # fmt: skip
+    assert [night.outcome for night in lines] == [None, None, Outcome.NO_CHANGE, Outcome.REGRESSION]
+    assert [night.good for night in lines] == [True, True, False, False]
+    assert last_kept(lines).revision == "revision0"
+    assert lines[1].speed() == pytest.approx((13.0 * 4.4) ** 0.5)
+
+
+def test_the_summary_has_the_good_run_the_changes_and_the_nights(nights, both):
+    nights.night(both())
+    summary = nights.summary(nights.night(*[both(int8=(11.0, 3.7))] * 2))
+    assert summary.startswith("# Red: a confirmed regression (int8: ")
+    assert "The last good night: 2026-11-21." in summary
+    assert (
+        "The good run is of 2026-11-21 02:17; `git log --oneline revision0..revision1` tells what changed since."
+        in summary
+    )
+    assert "| int8        | times eager, batch 8 | 4.4        | 3.7          | -15.9%" in summary
+    assert "| 2026-11-21 02:17 | revision0  | 1.73 (first) | 7.56 (first)      | good, kept |" in summary
+    assert "| 2026-11-22 02:17 | revision1  | 1.73         | 6.38 (regression) | not good   |" in summary
+    assert "\n## Which precision to ship\n" in summary
+
+
+def test_the_summary_links_the_run_on_github(nights, both, monkeypatch):
+    judgement = nights.night(both())
+    assert "#artifacts" not in nights.summary(judgement)
+    for name, value in {"SERVER_URL": "https://github.com", "REPOSITORY": "me/it", "RUN_ID": "42"}.items():
+        monkeypatch.setenv(f"GITHUB_{name}", value)
+    assert "(https://github.com/me/it/actions/runs/42#artifacts)" in nights.summary(judgement)
+
+
+def test_the_trend_has_the_nights_of_every_machine(nights, both, tmp_path, setting):
+    other = setting.model_copy(update={"machine": setting.machine.model_copy(update={"device_name": "NVIDIA H200"})})
+    nights.night(both())
+    nights.night(both(), setting=other)
+    nights.night(*[both(int8=(11.0, 3.7))] * 2)
+    rows = trend_rows(read_history(tmp_path))
+    assert len(rows) == 6
+    assert list(rows[rows["precision"] == "int8"]["verdict"]) == ["first", "regression", "first"]
+    assert set(rows["setting"]) == {setting.title, other.title}
+    draw_trend(read_history(tmp_path), tmp_path / "trend.png")
+    assert (tmp_path / "trend.png").stat().st_size > 10_000
+    assert "figures/trend.png" in trend_section(read_history(tmp_path))
+
+
+def test_three_years_of_nights_are_read_and_drawn_in_seconds(nights, both, tmp_path):
+    nights.night(both())
+    (history,) = read_history(tmp_path)
+    _, int8 = history.nights()
+    history.append(int8.model_copy(update={"date": int8.date + timedelta(days=day)}) for day in range(1, 1100))
+    started = time.process_time()
+    histories = read_history(tmp_path)
+    draw_trend(histories, tmp_path / "trend.png")
+    (drawn,) = draw_trends(trend_rows(histories))
+    assert time.process_time() - started < 15
+    assert sum(len(figure.picture) for figure in drawn.figures) < 100_000, "the page shows the last nights alone"
+
+
+def test_without_nights_there_is_no_trend(tmp_path):
+    assert read_history(tmp_path) == []
+    assert trend_section([]) == ""

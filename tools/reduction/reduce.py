@@ -1,0 +1,149 @@
+"""Reduce a graph that a compiler gets wrong to a few nodes, and write a folder that its authors can run."""
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import RUNTIMES
+from enginewright.core.files import new_folder, scratch_folder
+from enginewright.engine.machine import Target
+from enginewright.graph.onnx_file import count_nodes
+from tools.reduction.case import Case
+from tools.reduction.pages import write_readme, write_script
+from tools.reduction.smallest import smallest
+from tools.reduction.trial import REFUSED, SCRIPT, Fault, run_case
+
+# Executed before the script. OpenVINO's graphs are otherwise read without our cures.
+CURES = f"""\
+import openvino, sys
+from pathlib import Path
+from enginewright.core.text import in_one_line
+from enginewright.engine.runtimes.openvino_graph import write_ir
+try:
+    write_ir(Path("model.onnx"), Path())
+except Exception as error:
+    print(in_one_line(error))
+    sys.exit({REFUSED})"""
+FEW = 5  # operations
+SLOWEST_TRIAL, SHORTEST_LIMIT = 120.0, 12.0
+PATIENCE = 4  # times as long as the whole graph takes: a part that takes longer hangs
+
+
+class Way(NamedTuple):
+    """The form in which a runtime is given a graph."""
+
+    target: Target
+    limit: float  # the relative error from which on a result is wrong
+    cured: bool  # whether OpenVINO gets the graph as an engine of ours does, with what we do about known faults
+
+    @property
+    def prepare(self) -> str:
+        return CURES if self.cured else ""
+
+    def script(self, headline: str = "") -> str:
+        return write_script(self.target, self.limit, headline, self.cured)
+
+
+def reduce_fault(
+    case: Case, way: Way, seconds: float, folder: Path, say: Callable[[str], None] = print
+) -> tuple[Case, Fault]:
+    """Write the smallest case that was found into the folder. Refuse a graph that the runtime gets right."""
+    started, title = time.monotonic(), RUNTIMES[way.target.runtime].title
+    ends, limit = started + seconds, SLOWEST_TRIAL
+    with scratch_folder() as scratch:
+
+        def trial(case: Case, way: Way = way) -> Fault | None:
+            return run_case(case, way.script(), scratch, way.prepare, limit)
+
+        whole = trial(case)
+        if whole is None:
+            raise EnginewrightError(_right(way, title))
+        say(f"{title}, {len(case.nodes)} nodes: {whole.kind}: {whole.message}")
+        limit = min(SLOWEST_TRIAL, max(SHORTEST_LIMIT, PATIENCE * (time.monotonic() - started)))
+        found = [case]
+        # A part may show a fault that the whole does not have. One that our cures cure is surely the one sought.
+        cured = way._replace(cured=True)
+        is_cured = way.target.runtime == "openvino" and not way.cured and trial(case, cured) is None
+
+        def attempt(make: Callable[[], Case]) -> Case | None:
+            if time.monotonic() + limit > ends:  # a trial that is cut short would look like one that hangs
+                return None
+            try:
+                part = make()
+                _ = part.expected
+            except Exception:  # a part that ONNX Runtime refuses, in exceptions that share no base class
+                return None
+            try:
+                fault = trial(part)
+                if fault is None or not fault.is_like(whole) or (is_cured and trial(part, cured)):
+                    return None
+            except EnginewrightError:  # the script runs for the whole, so that this part has nothing to compare
+                return None
+            if len(part.nodes) < min(len(each.nodes) for each in found):
+                say(f"{len(part.nodes)} nodes, {time.monotonic() - started:.0f} s: {fault.message}")
+            found.append(part)
+            return part
+
+        found.append(smallest(case, attempt, keeps_values=whole.kind == "differs"))
+    return _write_smallest(found, whole, way, limit, folder)
+
+
+def _write_smallest(found: list[Case], whole: Fault, way: Way, limit: float, folder: Path) -> tuple[Case, Fault]:
+    """Write the last of the cases that shows the fault again."""
+    title = RUNTIMES[way.target.runtime].title
+    with new_folder(folder) as unfinished:
+        # Prefer a case that fails without our cures: an ONNX file says more than OpenVINO's form of it.
+        for least, chosen in itertools.product(reversed(found), dict.fromkeys((way._replace(cured=False), way))):
+            for stale in unfinished.iterdir():
+                stale.unlink()
+            headline = f"{title} {way.target.runtime_version}: what it makes of {_nodes(least.model)}."
+            final = run_case(least, chosen.script(headline), unfinished, chosen.prepare, limit)
+            if final and final.is_like(whole):
+                readme = write_readme(least.model, way.target, final, chosen.cured)
+                (unfinished / "README.md").write_text(readme, encoding="utf-8")
+                return least, final
+        raise EnginewrightError(
+            f"the fault does not show each time: {title} was right when it ran the same nodes again"
+        )
+
+
+def require_replaceable(folder: Path) -> None:
+    """Refuse to replace anything but what an earlier reduction wrote."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / SCRIPT).is_file()):
+        raise EnginewrightError(
+            f"{folder} exists and was not written by `enginewright reduce`: give another folder with --out"
+        )
+
+
+def summary(case: Case, fault: Fault, folder: Path, seconds_left: bool) -> str:
+    """Say what was found, in a sentence or two without the last stop."""
+    found = f"{folder}: {case.operations} operations in {_nodes(case.model)}: {fault.kind}: {fault.message}"
+    if case.operations <= FEW:
+        return found
+    why = (
+        "fewer do not show it, so that each may add a little, as rounding does"
+        if seconds_left
+        else "the time was over: allow more with --seconds"
+    )
+    return f"{found}. {why[0].upper()}{why[1:]}"
+
+
+def _right(way: Way, title: str) -> str:
+    hint = "; --without-cures leaves out what is done about known faults" if way.cured else ""
+    if RUNTIMES[way.target.runtime].is_tensorrt:
+        return (
+            f"{title} builds this graph, and only what it refuses is reduced; polygraphy.sh, in the engine's folder, "
+            "compares results"
+        )
+    return f"{title} computes what this graph means, within a relative error of {way.limit:g}{hint}"
+
+
+def _nodes(model: onnx.ModelProto) -> str:
+    counts = count_nodes(model)
+    listed = ", ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())
+    return f"{len(model.graph.node)} node{'s' * (len(model.graph.node) > 1)} ({listed})"
