@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import COUNTED, NO_CLASS
 from enginewright.core.params.model import BoxesParams
-from enginewright.data.sources.truth import COUNTED, NO_CLASS
 from enginewright.measure.accuracy_records import Interval
 from enginewright.measure.intervals import agreement_at, interval_of_drop
 from enginewright.tasks.choose import task_of

@@ -14,9 +14,7 @@ from enginewright.core.params.build import Bound, TilingLevel
 from enginewright.core.version import installed_version
 from enginewright.data.feeds import BATCH, Feeds
 from enginewright.engine.record import EngineRecord
-from enginewright.graph.as_written import twin_of
 from enginewright.graph.interface import TensorSpec
-from enginewright.graph.onnx_file import load_graph
 
 COMPATIBILITY = {"same_compute_capability": "sameComputeCapability", "ampere_plus": "ampere+"}
 BROUGHT_BY = {
@@ -301,6 +299,9 @@ def write_script(record: EngineRecord, onnx: Path, folder: Path, place: Path) ->
 
 def comparison_script(record: EngineRecord, onnx: Path, path: str) -> str:
     """Return the script. `path` is the path of the graph as seen from the engine's folder."""
+    from enginewright.graph.as_written import twin_of  # here: a light installation writes the other script alone
+    from enginewright.graph.onnx_file import load_graph
+
     graph, has_twin = shlex.quote(path), twin_of(load_graph(onnx)) is not None
     return POLYGRAPHY_SCRIPT.format(
         name=SCRIPT_NAME,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.data.sources.truth import COUNTED, CROWD, NO_CLASS
+from enginewright.core.facts import COUNTED, CROWD, NO_CLASS
 
 Rows = NDArray[Any]  # left, top, right, bottom, score and class of each box, the best first
 PAIRS = ("xyxy", "xywh", "cxcywh", "detr", "rtdetr")  # forms of two outputs: boxes, and scores

@@ -7,7 +7,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from enginewright.data.sources.truth import COUNTED, CROWD, IGNORED_BOX, NO_CLASS
+from enginewright.core.facts import COUNTED, CROWD, IGNORED_BOX, NO_CLASS
 from enginewright.tasks.boxes import match_all, mean_average_precision
 
 ALL, HALF = slice(None), slice(1)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from enginewright.core.facts import COUNTED
 from enginewright.core.params.model import BoxesParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.preprocessing import pixels_of, prepare
-from enginewright.data.sources.truth import COUNTED, Boxes
+from enginewright.data.sources.truth import Boxes
 from enginewright.measure.agreement import agreement_of, broken_thresholds, compare, measure, origin_of_loss
 from enginewright.tasks.choose import misfit_of, task_of
 

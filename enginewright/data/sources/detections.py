@@ -10,12 +10,13 @@ import numpy as np
 from ruamel.yaml.error import YAMLError
 
 from enginewright.core.errors import UNREADABLE, EnginewrightError
+from enginewright.core.facts import COLUMNS, COUNTED, CROWD
 from enginewright.core.params.section import load_yaml, yaml_problem
 from enginewright.core.text import first_few, is_unicode
 from enginewright.core.user_files import lies_in
 from enginewright.data.sources.files import MOST_CLASSES, Classes, ImageFiles, is_image
 from enginewright.data.sources.folders import pictures
-from enginewright.data.sources.truth import COLUMNS, COUNTED, CROWD, Boxes, Rows, require_boxes, wrong_box
+from enginewright.data.sources.truth import Boxes, Rows, require_boxes, wrong_box
 
 ANNOTATIONS = "annotations.json"  # in a folder of images
 SECTIONS = ("images", "annotations", "categories")

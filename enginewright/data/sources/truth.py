@@ -12,17 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import CLASSIFICATION, DETECTION, RANKING, is_own
+from enginewright.core.facts import CLASSIFICATION, COLUMNS, COUNTED, DETECTION, IGNORED_BOX, NO_CLASS, RANKING, is_own
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import first_few
 from enginewright.data.preprocessing import pixels_of, place
-
-# The rows of known boxes, as truth.npy has them for each image.
-
-COLUMNS = 6  # class, left, top, right, bottom, and which kind it is
-COUNTED, CROWD, IGNORED_BOX = 0, 1, 2  # a crowd stands for many boxes; an ignored one may be found or not
-NO_CLASS = -1  # fills the rows of images with fewer boxes than others
-
 
 # The known boxes of images, which are moved as the preprocessing moves what is in them.
 
