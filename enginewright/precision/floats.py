@@ -5,8 +5,6 @@ from math import prod
 
 import numpy as np
 import onnx
-import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from enginewright.core.facts import PRECISIONS
@@ -14,7 +12,6 @@ from enginewright.core.files import Record
 from enginewright.core.params.precisions import Rest
 from enginewright.data.feeds import Feeds
 from enginewright.graph.data_apart import array_of
-from enginewright.graph.passes.find import names_in_use, unused_name
 from enginewright.graph.shapes import Shapes, shapes_for
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.placement import PRODUCTS, products_of_activations
@@ -154,27 +151,6 @@ def _averaged_square(
     number, by = maker.input
     is_second_power = maker.op_type == "Pow" and by in constants and bool(np.all(array_of(constants[by]) == 2))
     return maker if is_second_power or (maker.op_type == "Mul" and number == by) else None
-
-
-# Add constants and nodes to a graph, under names that it does not have yet.
-
-
-class Additions:
-    def __init__(self, model: ir.Model) -> None:
-        self._graph, self._taken = model.graph, names_in_use(model)
-
-    def constant(self, name: str, array: NDArray[np.generic]) -> ir.Value:
-        name = unused_name(name, self._taken)
-        value = ir.val(name, const_value=ir.tensor(array, name=name))
-        self._graph.initializers.add(value)
-        return value
-
-    def node(
-        self, op_type: str, inputs: list[ir.Value], *outputs: str, domain: str = "", **attributes: int | list[int]
-    ) -> ir.Node:
-        """Return a node, which the caller puts into its place."""
-        names = [unused_name(name, self._taken) for name in outputs]
-        return ir.node(op_type, inputs, attributes, domain=domain, outputs=list(map(ir.val, names)), name=names[0])
 
 
 # Estimate what each layer costs in floating point, from the graph alone, so that the answer is the same everywhere.
