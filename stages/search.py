@@ -18,13 +18,12 @@ from enginewright.graph.onnx_file import load_graph
 from enginewright.precision.calibration.answers import kept_answers
 from enginewright.precision.calibration.cache import Calibration, require_tensors
 from enginewright.precision.calibration.calibrate import ranges_by
-from enginewright.precision.cast import kept_nodes, require_kept_exist
+from enginewright.precision.cast import require_kept_exist
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import doubt_in_words, floats_in_words, left_in_floats, shares_of_work
 from enginewright.precision.in_dialect import (
     Ingredients,
     is_written_here,
-    nodes_in_floats,
     quantize_in_dialect,
     rewritten,
     value_ranges,
@@ -113,12 +112,11 @@ def _without(
 
 def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
     """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
-    beyond = nodes_in_floats(precision, graph, given.ranges.amax, given.wanted)
-    kept = {*beyond, *kept_nodes(given.keep, graph), *given.spared}
+    kept = given.kept(precision, graph)
     require_tensors(given.ranges, tensors_in_int8(graph, kept, given.wanted.exact_sums))
     largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
     ranges, exact_sums = value_ranges(without, given.wanted), given.wanted.exact_sums
-    return Rounding(ranges, frozenset(kept), largest, given.rounded or {}, precision, exact_sums)
+    return Rounding(ranges, kept, largest, given.rounded or {}, precision, exact_sums)
 
 
 def _converter(

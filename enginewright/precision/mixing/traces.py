@@ -22,8 +22,7 @@ from enginewright.engine.record import EngineRecord, LayerTime, node_names
 from enginewright.graph.shapes import as_ir
 from enginewright.measure.speed_records import Trace, time_layers
 from enginewright.measure.timing import whole_machine
-from enginewright.precision.cast import kept_nodes
-from enginewright.precision.in_dialect import Ingredients, nodes_in_floats
+from enginewright.precision.in_dialect import Ingredients
 from enginewright.precision.mixing.records import BlocksTimes, BlockTimes, Way
 from enginewright.precision.placement import FLOATS, PRODUCTS, arithmetic_nodes
 
@@ -61,9 +60,7 @@ class Parts(NamedTuple):
 
 def parts_of(model: onnx.ModelProto, int8: Ingredients) -> Parts:
     """Cut the graph that int8 is made of. Nodes that int8 leaves in floating point have no say in where."""
-    high = nodes_in_floats("int8", model, int8.ranges.amax, int8.wanted)
-    beyond = {*high, *kept_nodes(int8.keep, model), *int8.spared}
-    blocks = blocks_of(model, arithmetic_nodes(model, beyond))
+    blocks = blocks_of(model, arithmetic_nodes(model, int8.kept("int8", model)))
     return Parts(blocks, places_of(model, blocks))
 
 
