@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, NoReturn
 
 from enginewright import __version__
@@ -22,7 +22,7 @@ FIRST_STEPS = """\
 in the usual order:
   enginewright new                                   lay it out in your repository
   enginewright doctor                                can this machine run it?
-  dvc repro                                      run it
+  dvc repro                                          run it
   enginewright inspect artifacts/engines/int8        what was built
   enginewright infer artifacts/engines/int8 cat.jpg  what it sees in a picture
   enginewright compare HEAD~1 reports                is it worse than before?
@@ -107,7 +107,7 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
-def build_parser(whole: Sequence[str]) -> ArgumentParser:
+def build_parser(whole: Collection[str] = COMMANDS.keys()) -> ArgumentParser:
     """Return a parser that knows all commands by name, and the arguments of these."""
     parser = ArgumentParser(
         prog="enginewright", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter
