@@ -20,7 +20,7 @@ INTERRUPTED = 130
 EXTRAS = {"PIL": "images", "tokenizers": "text"}  # which brings a package, where the whole pipeline is not needed
 FIRST_STEPS = """\
 in the usual order:
-  enginewright new                                   lay it out in your repository
+  enginewright new                                   lay it out in yours
   enginewright doctor                                can this machine run it?
   dvc repro                                          run it
   enginewright inspect artifacts/engines/int8        what was built
@@ -29,7 +29,7 @@ in the usual order:
   enginewright bundle int8                           a folder to deploy
   enginewright fleet                                 the same on other machines
   enginewright keep int8                             search no more
-  enginewright reduce int8                           what its compiler gets wrong
+  enginewright reduce int8                           what it gets wrong
   enginewright refit ENGINE ONNX --out FOLDER        other weights for TensorRT
   enginewright upgrade                               follow a newer version
 

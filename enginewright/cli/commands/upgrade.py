@@ -37,7 +37,7 @@ examples:
   enginewright upgrade deploy --dry-run    only say what would change
 
 With a newer version installed: dvc.yaml, params.yaml and the other files that
-`enginewright new` laid out are renewed. New parameters come with their comments,
+`enginewright new` laid out are renewed. New parameters come with comments,
 renamed ones are moved, and your own changes stay. It says which stages will
 run again. `git checkout` undoes it. Exits 0, or 1 if your changes and those of
 the new version cannot be merged; then nothing is written."""
