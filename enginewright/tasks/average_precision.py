@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.facts import COUNTED, CROWD, NO_CLASS
+from enginewright.tasks.boxes import Rows, overlaps
 
 # COCO's average precision, also of sets that are drawn anew from the images. Detections are matched with what is
 # known once. Drawing images anew then only changes how often each image counts, so the precision over recall of
