@@ -1,7 +1,7 @@
-"""Race one engine against PyTorch in one process, and keep each timing beside the summary."""
+"""How fast engines are: one against PyTorch, and all against each other."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,20 +9,23 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import new_folder
+from enginewright.core.params.all import Params
 from enginewright.core.params.build import InferenceParams
-from enginewright.core.params.measuring import EAGER, ONNXRUNTIME, Baseline, BenchmarkParams
+from enginewright.core.params.measuring import EAGER, ONNXRUNTIME, Baseline
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu.nvml import GpuSampler
-from enginewright.engine.machine import Machine
-from enginewright.engine.record import REFUSED, pass_on_refusal, read_engine
+from enginewright.engine.machine import Machine, differences
+from enginewright.engine.record import RECORD, REFUSED, EngineRecord, pass_on_refusal, read_engine
 from enginewright.measure.benchmark import (
     FILE,
     RAW_COLUMNS,
     Race,
     engine_throughput,
+    quoted_batch,
     race_contenders,
     race_over_sizes,
     raw_rows,
@@ -31,51 +34,58 @@ from enginewright.measure.benchmark import (
 )
 from enginewright.measure.contenders import onnxruntime_session, pace_meter, pytorch_contender, require_possible
 from enginewright.measure.isolated import measure_engine_isolated, pytorch_peak_memory
+from enginewright.measure.race import Open, race_engines
 from enginewright.measure.speed_records import ENGINE, LAUNCHED, Benchmark, Isolated
-from enginewright.measure.timing import Contender, ContentionWatch, whole_machine
+from enginewright.measure.timing import Contender, ContentionWatch, contention_problems, whole_machine
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
 
 
 def benchmark(
-    precision: str, engine: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
+    params: Params,
+    precision: PrecisionName,
+    engine: Path,
+    simplified: Path,
+    weights: Path,
+    validation: Path,
+    machine: Path,
+    report: Path,
 ) -> None:
     """Write summary.json, timings.csv and, on a GPU, gpu.csv and the timings in the form of trtexec."""
     if pass_on_refusal(engine, report / REFUSED):
         return
     record, here = read_engine(engine), Machine.read(machine)
-    params = with_tuned_batches(BenchmarkParams.read(), record.build)
-    require_possible(params.baselines, here.device)
-    inference = InferenceParams.read().on(here.cores)
+    asked, inference = with_tuned_batches(params.benchmark, record.build), params.inference.on(here.cores)
+    require_possible(asked.baselines, here.device)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(validation).tuned(record.profile)
     with whole_node(f"benchmark, {precision}"), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
-        largest = samples.cycled(max(params.batches))
-        isolated = measure_engine_isolated(engine, machine, validation, inference, params, largest)
+        largest = samples.cycled(max(asked.batches))
+        isolated = measure_engine_isolated(engine, machine, validation, inference, asked, largest)
         peak_memory = {ENGINE: isolated.memory}
-        if params.baselines != (ONNXRUNTIME,):
+        if asked.baselines != (ONNXRUNTIME,):
             tf32, threads = record.build.tf32, inference.threads
             peak_memory[EAGER] = pytorch_peak_memory(weights, tf32, largest, threads, here.device)
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:
-            first = samples.cycled(params.batches[0])
-            contenders = _contenders(opened, engine, simplified, weights, here, inference, params.baselines, first)
+            first = samples.cycled(asked.batches[0])
+            contenders = _contenders(opened, engine, simplified, weights, here, inference, asked.baselines, first)
             pace = pace_meter(here.device, inference.threads)
             watches: list[AbstractContextManager[object]] = (
                 [contention_watch, sampler] if sampler else [contention_watch]
             )
-            race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
-            sizes = race_over_sizes(contenders, samples, record.build, params, pace, f"benchmark, {precision}")
+            race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
+            sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,
             cuda_graph=LAUNCHED in contenders,
-            confidence=params.confidence,
+            confidence=asked.confidence,
             latencies=race.latencies,
             ratios=race.ratios,
             pace=race.pace,
-            throughput=engine_throughput(engine, here, inference, samples, params),
+            throughput=engine_throughput(engine, here, inference, samples, asked),
             contention=contention_watch.contention,
             peak_memory=peak_memory,
             isolated_compute=isolated.compute,
@@ -128,3 +138,44 @@ def _contenders(
         elif model:
             found[baseline] = partial(pytorch_contender, model, baseline, here.device, blueprint.build.tf32)
     return found
+
+
+def race(
+    params: Params, engines: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
+) -> None:
+    """Write race.json. What lies in the folder of engines takes part, as far as this machine runs it: the report reads
+    what it needs, and a precision that was dropped must not make this stage run again."""
+    here = Machine.read(machine)
+    inference = params.inference.on(here.cores)
+    torch.set_num_threads(inference.threads)
+    found = {name: read_engine(engines / name) for name in PRECISIONS if (engines / name / RECORD).exists()}
+    records = {name: record for name, record in found.items() if not differences(record.target, here)}
+    record = next(iter(records.values()))
+    batch, baseline = quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
+    feeds = SampleSet.open(validation).tuned(record.profile).cycled(batch)
+    openers: dict[str, Open] = {name: partial(_opened, engines / name, here, inference) for name in records}
+    openers[baseline] = partial(_opened_baseline, baseline, simplified, weights, here, inference, record)
+    with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
+        raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
+    disturbed = tuple(contention_problems(watch.contention, inference.threads))
+    raced.model_copy(update={"disturbed": disturbed}).write(report)
+    for name in records:
+        median, low, high = raced.times(name, baseline)
+        print(f"{name}, batch {batch}: {median:.2f} times {baseline} ({low:.2f} to {high:.2f})")
+
+
+@contextmanager
+def _opened(folder: Path, here: Machine, inference: InferenceParams) -> Iterator[Callable[[Feeds], Contender]]:
+    with open_engine(folder, here, inference) as engine:
+        yield engine.bind
+
+
+@contextmanager
+def _opened_baseline(
+    baseline: str, simplified: Path, weights: Path, here: Machine, inference: InferenceParams, record: EngineRecord
+) -> Iterator[Callable[[Feeds], Contender]]:
+    if baseline == ONNXRUNTIME:
+        with onnxruntime_session(simplified / "model.onnx", record.blueprint, inference) as session:
+            yield session.bind
+    else:
+        yield partial(pytorch_contender, load_model(weights), baseline, here.device, record.build.tf32)
