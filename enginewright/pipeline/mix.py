@@ -19,11 +19,11 @@ from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import NOTHING, rewritten, types_to_mix
 from enginewright.precision.mixing.choice import choose
 from enginewright.precision.mixing.race import Maker, Races, for_compiler, is_searched, open_int8
-from enginewright.precision.mixing.records import Mix, in_words, ways_worth_trying
+from enginewright.precision.mixing.records import Mix, in_words, mixes_worth_trying
 from enginewright.precision.mixing.traces import (
     Here,
     layers_in_turns,
-    layers_on_way,
+    layers_of,
     median_times,
     parts_of,
     read_traces,
@@ -89,15 +89,15 @@ def mix(
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):
             traced = elsewhere or trace_in_turns(precision, pure, parts.places, here)
-        for number, way in enumerate(ways_worth_trying(median_times(traced.times))):
-            made.append(maker.make(way, folder / str(number)))
+        for number, assignment in enumerate(mixes_worth_trying(median_times(traced.times))):
+            made.append(maker.make(assignment, folder / str(number)))
         candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
             races = None if asked.traces else Races(candidates, here)
             if races and len(made) > len(types):
                 layers = layers_in_turns(candidates, here)
             else:  # nothing is traced anew where there is no mix
-                layers = [layers_on_way(each.way, traced.times) for each in made]
+                layers = [layers_of(each.assignment, traced.times) for each in made]
             choice = choose(precision, types, made, layers, races, asked.seconds)
     keeps = {"int8": source.keep, "fp32": NOTHING, asked.floating: params.precisions[asked.floating].keep}
     answer = Mix(

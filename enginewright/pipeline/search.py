@@ -30,7 +30,7 @@ from enginewright.precision.in_dialect import (
 from enginewright.precision.placement import arithmetic_nodes
 from enginewright.precision.rescue.records import digest_of, digests_of, open_rescued
 from enginewright.precision.rescue.rescue import confirming
-from enginewright.precision.search.records import Layer, Search, in_words
+from enginewright.precision.search.records import Search, SearchedLayer, in_words
 from enginewright.precision.search.search import Journal, find_spared
 from enginewright.precision.search.trials import OnCluster, Rounding, Trial
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
@@ -85,7 +85,8 @@ def search(
         model=measured.model_sha256,
         rescue=digest_of(rescued),
         layers=tuple(
-            Layer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name)) for name in layers
+            SearchedLayer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
+            for name in layers
         ),
         samples=(trial.chosen, trial.checked, len(held)),
         path=answer.path,

@@ -8,7 +8,7 @@ import numpy as np
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.precision.mixing.race import CONFIDENCE, SEED, Made, Raced, Races
-from enginewright.precision.mixing.records import Candidate, Times, Way
+from enginewright.precision.mixing.records import Assignment, Candidate, Speedup
 from enginewright.precision.mixing.traces import LayersTimes
 from enginewright.precision.search.records import AIM
 
@@ -21,15 +21,15 @@ class Choice(NamedTuple):
     candidates: tuple[Candidate, ...]
     mixed: int | None  # the best mix, if there is any
     rival: PrecisionName  # the fastest of those in one type
-    promised: Times | None  # the mix over it
-    delivered: Times | None
+    promised: Speedup | None  # the mix over it
+    delivered: Speedup | None
 
     @property
-    def taken(self) -> Way | None:
+    def taken(self) -> Assignment | None:
         """Return the mix if it is made: if it won, or nothing was raced."""
         if self.mixed is None or (self.delivered is not None and self.delivered.low <= 1):
             return None
-        return self.candidates[self.mixed].way
+        return self.candidates[self.mixed].assignment
 
     @property
     def made_as(self) -> PrecisionName:
@@ -70,7 +70,7 @@ def choose(
     return Choice(
         candidates=tuple(
             Candidate(
-                way=each.way,
+                assignment=each.assignment,
                 used=each.used,
                 promised=promised[number],
                 raced=speed(number) if number in timed else None,
@@ -84,13 +84,13 @@ def choose(
     )
 
 
-def _delivered(races: Races, raced: Raced, rival: int, mixed: int, seconds: float) -> Times:
+def _delivered(races: Races, raced: Raced, rival: int, mixed: int, seconds: float) -> Speedup:
     """Race the mix anew, unless it has lost already: the choice of the fastest mix flatters it."""
     first = raced.times_over(rival, mixed)
     return first if first.high < 1 else races.laps_of(rival, mixed, seconds)
 
 
-def promise(rival: LayersTimes, mix: LayersTimes) -> Times:
+def promise(rival: LayersTimes, mix: LayersTimes) -> Speedup:
     """Return how many times as fast a mix is as its rival, if each layer takes its median over the turns.
 
     A turn is over in milliseconds, and something else may have the machine then: the sum of a turn would tell of that.
@@ -98,7 +98,7 @@ def promise(rival: LayersTimes, mix: LayersTimes) -> Times:
     turns = np.random.default_rng(SEED).integers(0, len(mix), (RESAMPLES, len(mix)))
     whole, *drawn = (_total(rival[each]) / _total(mix[each]) for each in (slice(None), *turns))
     low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Times(middle=whole, low=float(low), high=float(high))
+    return Speedup(middle=whole, low=float(low), high=float(high))
 
 
 def _total(layers: LayersTimes) -> float:

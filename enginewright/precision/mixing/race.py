@@ -20,7 +20,7 @@ from enginewright.measure.race import AFTER, BEFORE, Bind, OpenBind, race_sides
 from enginewright.measure.timing import Timings, median_interval, race
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import Ingredients, quantize_beside, rewritten
-from enginewright.precision.mixing.records import Times, Way
+from enginewright.precision.mixing.records import Assignment, Speedup
 from enginewright.precision.mixing.traces import Here, Parts
 from enginewright.precision.rescue.records import Rescued, digest_of, open_calibrated, open_rescued
 from enginewright.precision.search.checks import Checks
@@ -35,11 +35,11 @@ class Raced:
     def __init__(self, timings: Timings) -> None:
         self._timings = timings
 
-    def times_over(self, rival: int, number: int) -> Times:
+    def times_over(self, rival: int, number: int) -> Speedup:
         """Return how many times as fast one engine is as another."""
         ratios = self._timings.ratios(str(rival), str(number))
         low, high = median_interval(ratios, CONFIDENCE, np.random.default_rng(SEED))
-        return Times(middle=float(np.median(ratios)), low=low, high=high)
+        return Speedup(middle=float(np.median(ratios)), low=low, high=high)
 
 
 class Races:
@@ -54,7 +54,7 @@ class Races:
             (timings,) = race([point], seconds, lambda: 0.0, np.random.default_rng(SEED), "mix, all")
         return Raced(timings)
 
-    def laps_of(self, rival: int, number: int, seconds: float) -> Times:
+    def laps_of(self, rival: int, number: int, seconds: float) -> Speedup:
         """Race two engines anew in laps: a choice of the fastest flatters what is chosen."""
         batches = (self._here.batch,)
         params = BenchmarkParams(
@@ -63,7 +63,7 @@ class Races:
         sides = {BEFORE: self._opened(rival), AFTER: self._opened(number)}
         (change,) = race_sides(sides, self._here.samples, params, "mix, the best").values()
         middle, low, high = change.times(CONFIDENCE)
-        return Times(middle=middle, low=low, high=high)
+        return Speedup(middle=middle, low=low, high=high)
 
     def _opened(self, number: int) -> OpenBind:
         @contextmanager
@@ -80,7 +80,7 @@ Build = Callable[[Path, Path], object]  # of a graph an engine, in this folder
 
 
 class Made(NamedTuple):
-    way: Way
+    assignment: Assignment
     engine: Path
     used: float  # the largest part of what a threshold allows
 
@@ -93,21 +93,21 @@ class Maker:
     checks: Checks
     build: Build
 
-    def make(self, way: Way, folder: Path) -> Made:
+    def make(self, assignment: Assignment, folder: Path) -> Made:
         """Write and build a mix."""
-        model, _ = quantize_beside(self.parts.floating(way), self.int8)
-        return self.build_graph(model, way, folder)
+        model, _ = quantize_beside(self.parts.floating(assignment), self.int8)
+        return self.build_graph(model, assignment, folder)
 
-    def build_graph(self, model: onnx.ModelProto, way: Way, folder: Path) -> Made:
+    def build_graph(self, model: onnx.ModelProto, assignment: Assignment, folder: Path) -> Made:
         folder.mkdir()
         graph, engine = folder / "model.onnx", folder / "engine"
         save_graph(choose_in_graph(model, self.boxes), graph)
         self.build(graph, engine)
-        return self.check(way, graph, engine)
+        return self.check(assignment, graph, engine)
 
-    def check(self, way: Way, graph: Path, engine: Path) -> Made:
+    def check(self, assignment: Assignment, graph: Path, engine: Path) -> Made:
         """Say what is lost by a graph that is built already."""
-        return Made(way, engine, self.checks.check_run(run_as_written(graph), 0, 0.0).used)
+        return Made(assignment, engine, self.checks.check_run(run_as_written(graph), 0, 0.0).used)
 
 
 # Open what int8 is made of, so that its parts in a mix are its own.

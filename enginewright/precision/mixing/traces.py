@@ -23,7 +23,7 @@ from enginewright.graph.shapes import as_ir
 from enginewright.measure.speed_records import Trace, time_layers
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.in_dialect import Ingredients
-from enginewright.precision.mixing.records import BlocksTimes, BlockTimes, Way
+from enginewright.precision.mixing.records import Assignment, BlocksTimes, BlockTimes
 from enginewright.precision.placement import FLOATS, PRODUCTS, arithmetic_nodes
 
 # Cut a graph into blocks: parts that a single tensor enters and a single tensor leaves. Between two blocks of
@@ -39,13 +39,13 @@ class Parts(NamedTuple):
     blocks: list[Block]
     places: dict[str, int]
 
-    def all_in(self, name: PrecisionName) -> Way:
+    def all_in(self, name: PrecisionName) -> Assignment:
         return (name,) * len(self.blocks)
 
-    def floating(self, way: Way) -> dict[PrecisionName, tuple[str, ...]]:
-        """Return the names of the nodes that are in each float type on this way."""
+    def floating(self, assignment: Assignment) -> dict[PrecisionName, tuple[str, ...]]:
+        """Return the names of the nodes that are in each float type."""
         found: dict[PrecisionName, tuple[str, ...]] = {}
-        for name, block in zip(way, self.blocks, strict=True):
+        for name, block in zip(assignment, self.blocks, strict=True):
             if name != "int8":
                 found[name] = found.get(name, ()) + block
         return found
@@ -196,9 +196,9 @@ def _in_turns(engines: Sequence[Path], here: Here) -> list[list[list[LayerTime]]
     return turns
 
 
-def layers_on_way(way: Way, times: Sequence[BlocksTimes]) -> LayersTimes:
+def layers_of(assignment: Assignment, times: Sequence[BlocksTimes]) -> LayersTimes:
     """Return what the parts of a mix take by the traces of all engines, without its changes of type."""
-    return np.array([[turn[name][number] for number, name in enumerate(way)] for turn in times])
+    return np.array([[turn[name][number] for number, name in enumerate(assignment)] for turn in times])
 
 
 def read_traces(

@@ -10,7 +10,7 @@ SEARCH = "search.json"  # beside a graph that a search has shaped
 AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 
 
-class Layer(Record):
+class SearchedLayer(Record):
     """A layer that int8 could calculate."""
 
     name: str
@@ -44,7 +44,7 @@ class Search(Record):
     calibration: str  # the sha256 of the ranges it is for
     model: str | None  # and of the graph these were measured on, if known
     rescue: str  # and of what was rescued before
-    layers: tuple[Layer, ...]  # in the order of the graph
+    layers: tuple[SearchedLayer, ...]  # in the order of the graph
     samples: tuple[int, int, int]  # those to measure layers by, to check sets of layers by, and to judge the answer by
     path: tuple[Step, ...]  # in the order in which they were tried
     spared: tuple[str, ...]  # the answer, in the order of their worth

@@ -8,7 +8,7 @@ import pytest
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Thresholds
 from enginewright.precision.search import search as journal_module
-from enginewright.precision.search.records import AIM, Layer, Search, Step, in_words, spared_layers
+from enginewright.precision.search.records import AIM, Search, SearchedLayer, Step, in_words, spared_layers
 from enginewright.precision.search.search import Journal, find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
@@ -169,7 +169,7 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
         )
         for count, used in path
     )
-    layers = tuple(Layer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in names)
+    layers = tuple(SearchedLayer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in names)
     found = Search(
         precision="int8",
         calibration="",
