@@ -1,8 +1,6 @@
 """The JSON document of the stage mix: the type of each part of the graph, and what that gains."""
 
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import Self
 
 from pydantic import model_validator
 
@@ -13,44 +11,7 @@ from enginewright.core.params.precisions import Keep
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.search.records import AIM
 
-# Find the type of each block, from the times of all blocks in each type.
-
-# The price of a change of type between two blocks, as a share of the int8 engine's time. It stands for casts, whose
-# time no trace shows beforehand, and for noise: with a small price a block moves for little, with a large one few do.
-PRICES = (0.005, 0.01, 0.02, 0.04)
 Assignment = tuple[PrecisionName, ...]  # the type of each block
-BlocksTimes = Mapping[PrecisionName, Sequence[float]]  # the milliseconds of each block in each type, int8 first
-
-
-class Begun(NamedTuple):
-    """The types of the first blocks, and what they cost."""
-
-    cost: float
-    assignment: Assignment
-
-
-def mixes_worth_trying(times: BlocksTimes) -> list[Assignment]:
-    """Return the cheapest assignments, one for each price, without those that are all in one type."""
-    whole = sum(times["int8"])
-    found = dict.fromkeys(cheapest_assignment(times, price * whole) for price in PRICES)
-    return [each for each in found if len(set(each)) > 1]
-
-
-def cheapest_assignment(times: BlocksTimes, price: float) -> Assignment:
-    """Return the cheapest types of all blocks. Of those that cost the same, they end in the first type."""
-    cost = attrgetter("cost")
-    begun = dict.fromkeys(times, Begun(0.0, ()))  # the cheapest one that ends in each type
-    for block in zip(*times.values(), strict=True):
-        cheapest = min(begun.values(), key=cost)
-        changed = cheapest._replace(cost=cheapest.cost + price)
-        before = [min(stays, changed, key=cost) for stays in begun.values()]
-        begun = {
-            name: Begun(so_far.cost + time, (*so_far.assignment, name))
-            for name, time, so_far in zip(times, block, before, strict=True)
-        }
-    return min(begun.values(), key=cost).assignment
-
-
 MIX = "mix.json"  # beside a graph that is mixed
 
 
@@ -128,11 +89,8 @@ class Mix(Record):
         return self.spared
 
 
-# Say what was mixed, what that promised, and what it delivered.
-
-
 def in_words(mix: Mix) -> str:
-    """Return the answer in one or two sentences, without the last stop."""
+    """Return what was mixed, what that promised and what it delivered, without the last stop."""
     if mix.mixed is None:
         no_mix = (
             "no mix of them keeps the thresholds on calibration samples"
@@ -143,9 +101,8 @@ def in_words(mix: Mix) -> str:
     mixed = _parts(mix, mix.candidates[mix.mixed].assignment)
     promised = f"layer times promised {_times(mix.promised)} the speed of {mix.rival}"
     if mix.delivered is None:
-        where = f"{mix.traces}, from {mix.machine}"
-        nothing = f"{promised}, and nothing was raced, because layer times are those of {where}"
-        return f"{mix.precision} is {mixed}; {nothing}"
+        why = f"because layer times are those of {mix.traces}, from {mix.machine}"
+        return f"{mix.precision} is {mixed}; {promised}, and nothing was raced, {why}"
     delivered = f"{promised}, and a race delivered {_times(mix.delivered)}"
     if mix.delivers:
         return f"{mix.precision} is {mixed}: {delivered}"

@@ -5,12 +5,13 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginewright.engine.record import LayerTime
-from enginewright.precision.mixing.records import cheapest_assignment, mixes_worth_trying
 from enginewright.precision.mixing.traces import (
     Parts,
     blocks_of,
+    cheapest_assignment,
     layers_of,
     median_times,
+    mixes_worth_trying,
     places_of,
     share_named,
     times_of_blocks,

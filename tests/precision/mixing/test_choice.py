@@ -7,8 +7,7 @@ import pytest
 from support.mixes import mix_with
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.precision.mixing.choice import choose
-from enginewright.precision.mixing.race import Made
+from enginewright.precision.mixing.race import Made, choose
 from enginewright.precision.mixing.records import Mix, Speedup, in_words
 
 TYPES = ("int8", "bf16", "fp32")
@@ -22,12 +21,11 @@ FAST, EVEN, SLOW = (Speedup(middle=each, low=each - 0.02, high=each + 0.02) for 
 def races(laps, *speeds):
     """Return races in which the candidates have these speeds, and laps give this result."""
 
-    def times_over(rival, number):
-        middle = speeds[number] / speeds[rival]
-        return Speedup(middle=middle, low=middle - 0.01, high=middle + 0.01)
+    def ratios(rival, number):
+        return np.full(9, speeds[int(number)] / speeds[int(rival)])
 
     return SimpleNamespace(
-        race_all=lambda numbers, seconds: SimpleNamespace(times_over=times_over),
+        race_all=lambda numbers, seconds: SimpleNamespace(ratios=ratios),
         laps_of=lambda rival, number, seconds: laps,
     )
 
