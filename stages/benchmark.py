@@ -1,9 +1,9 @@
 """Race one engine against PyTorch in one process, and keep each timing beside the summary."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -29,10 +29,10 @@ from enginewright.measure.benchmark import (
     with_tuned_batches,
     write_exported_times,
 )
-from enginewright.measure.contenders import onnxruntime_session, pace_meter, pytorch_contender, require_possible
+from enginewright.measure.contenders import open_baseline, pace_meter, require_possible
 from enginewright.measure.isolated import measure_engine_isolated, pytorch_peak_memory
 from enginewright.measure.speed_records import ENGINE, LAUNCHED, Benchmark, Isolated
-from enginewright.measure.timing import Contender, ContentionWatch, whole_machine
+from enginewright.measure.timing import Bind, ContentionWatch, whole_machine
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
 
@@ -111,20 +111,17 @@ def _contenders(
     inference: InferenceParams,
     baselines: Sequence[Baseline],
     first: Feeds,
-) -> dict[str, Callable[[Feeds], Contender]]:
+) -> dict[str, Bind]:
     """Return, by name, the functions that bind feeds and return the call to time. `opened` closes them."""
     loaded = opened.enter_context(open_engine(engine, here, inference))
-    found: dict[str, Callable[[Feeds], Contender]] = {ENGINE: loaded.bind}
+    found: dict[str, Bind] = {ENGINE: loaded.bind}
     loaded.run(first)  # shows whether its work can be captured
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
         found[LAUNCHED] = opened.enter_context(open_engine(engine, here, plain)).bind
-    blueprint = loaded.record.blueprint
-    model = None if baselines == (ONNXRUNTIME,) else load_model(weights)
+    graph, load_pytorch = simplified / "model.onnx", cache(partial(load_model, weights))
+    blueprint = replace(loaded.record.blueprint, example=first)
     for baseline in baselines:
-        if baseline == ONNXRUNTIME:
-            session = onnxruntime_session(simplified / "model.onnx", replace(blueprint, example=first), inference)
-            found[baseline] = opened.enter_context(session).bind
-        elif model:
-            found[baseline] = partial(pytorch_contender, model, baseline, here.device, blueprint.build.tf32)
+        opening = open_baseline(baseline, graph, load_pytorch, blueprint, inference, here.device)
+        found[baseline] = opened.enter_context(opening)
     return found

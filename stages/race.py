@@ -1,7 +1,5 @@
 """Race all engines against each other, and the first baseline beside them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -9,16 +7,14 @@ import torch
 
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.build import InferenceParams
-from enginewright.core.params.measuring import ONNXRUNTIME, BenchmarkParams
-from enginewright.data.feeds import Feeds
+from enginewright.core.params.measuring import BenchmarkParams
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine, differences
-from enginewright.engine.record import RECORD, EngineRecord, read_engine
+from enginewright.engine.record import RECORD, read_engine
 from enginewright.measure.benchmark import quoted_batch
-from enginewright.measure.contenders import onnxruntime_session, pytorch_contender
-from enginewright.measure.race import Open, race_engines
-from enginewright.measure.timing import Contender, ContentionWatch, contention_problems, whole_machine
+from enginewright.measure.contenders import open_baseline
+from enginewright.measure.race import Open, open_contender, race_engines
+from enginewright.measure.timing import ContentionWatch, contention_problems, whole_machine
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
 
@@ -34,8 +30,9 @@ def race(engines: Path, simplified: Path, weights: Path, validation: Path, machi
     record = next(iter(records.values()))
     batch, baseline = quoted_batch(params, record.build), params.baselines[0]
     feeds = SampleSet.open(validation).tuned(record.profile).cycled(batch)
-    openers: dict[str, Open] = {name: partial(_opened, engines / name, here, inference) for name in records}
-    openers[baseline] = partial(_opened_baseline, baseline, simplified, weights, here, inference, record)
+    openers: dict[str, Open] = {name: partial(open_contender, engines / name, here, inference) for name in records}
+    graph, load_pytorch = simplified / "model.onnx", partial(load_model, weights)
+    openers[baseline] = partial(open_baseline, baseline, graph, load_pytorch, record.blueprint, inference, here.device)
     with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))
@@ -43,20 +40,3 @@ def race(engines: Path, simplified: Path, weights: Path, validation: Path, machi
     for name in records:
         median, low, high = raced.times(name, baseline)
         print(f"{name}, batch {batch}: {median:.2f} times {baseline} ({low:.2f} to {high:.2f})")
-
-
-@contextmanager
-def _opened(folder: Path, here: Machine, inference: InferenceParams) -> Iterator[Callable[[Feeds], Contender]]:
-    with open_engine(folder, here, inference) as engine:
-        yield engine.bind
-
-
-@contextmanager
-def _opened_baseline(
-    baseline: str, simplified: Path, weights: Path, here: Machine, inference: InferenceParams, record: EngineRecord
-) -> Iterator[Callable[[Feeds], Contender]]:
-    if baseline == ONNXRUNTIME:
-        with onnxruntime_session(simplified / "model.onnx", record.blueprint, inference) as session:
-            yield session.bind
-    else:
-        yield partial(pytorch_contender, load_model(weights), baseline, here.device, record.build.tf32)

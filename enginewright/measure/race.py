@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -15,20 +16,28 @@ from pydantic import PositiveFloat
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import VALIDATION_SAMPLES, Record
 from enginewright.core.params.all import Params
+from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.measuring import BenchmarkParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.machine import require_fits
+from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, read_engine
 from enginewright.engine.this_machine import describe_machine
 from enginewright.measure.changes import SIDE_BY_SIDE
 from enginewright.measure.speed_change import SpeedChange, SpeedChanges, combine, standard_error
-from enginewright.measure.timing import Contender, Round, Timings, median_interval, median_seconds, race, whole_machine
+from enginewright.measure.timing import Bind, Round, Timings, median_interval, median_seconds, race, whole_machine
 
 LAPS = 4  # each opens all anew: a copy of an engine is up to 3 % faster or slower for as long as it is open
 COPY_NOISE = 0.014  # the standard deviation that this leaves in the ratio of two copies in one lap
-Open = Callable[[], AbstractContextManager[Callable[[Feeds], Contender]]]
+Open = Callable[[], AbstractContextManager[Bind]]
+
+
+@contextmanager
+def open_contender(folder: Path, machine: Machine, inference: InferenceParams) -> Iterator[Bind]:
+    """Open the engine in a folder, and return what binds feeds."""
+    with open_engine(folder, machine, inference) as engine:
+        yield engine.bind
 
 
 class Times(NamedTuple):
@@ -118,11 +127,8 @@ LAP_NOISE = 0.01  # the standard deviation that this leaves in one lap: see benc
 FEWEST_LAPS, MOST_LAPS = 4, 16
 SMALL_ERROR = 0.004  # with this standard error over all batch sizes a change of 5 % is seen, and the race ends
 
-Bind = Callable[[Feeds], Contender]
-OpenBind = Callable[[], AbstractContextManager[Bind]]
 
-
-def race_sides(sides: Mapping[str, OpenBind], samples: SampleSet, params: BenchmarkParams, label: str) -> SpeedChanges:
+def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkParams, label: str) -> SpeedChanges:
     """Run laps in pairs until the standard error is small, or MOST_LAPS."""
     rng = np.random.default_rng(params.seed)
     rounds: dict[int, list[Round]] = {batch: [] for batch in params.batches}
@@ -192,10 +198,8 @@ def race_two(before: Path, after: Path, samples: SampleSet, params: Params) -> S
     if old.interface != new.interface:
         raise EnginewrightError(f"{new.precision}: the two engines take or give other tensors, so a race says nothing")
 
-    @contextmanager
-    def opened(folder: Path) -> Iterator[Bind]:
-        with open_engine(folder, here, params.inference) as engine:
-            yield engine.bind
-
-    sides = {BEFORE: lambda: opened(before), AFTER: lambda: opened(after)}
+    sides = {
+        side: partial(open_contender, folder, here, params.inference)
+        for side, folder in ((BEFORE, before), (AFTER, after))
+    }
     return race_sides(sides, samples.tuned(new.profile), params.benchmark, f"{SIDE_BY_SIDE}, {new.precision}")

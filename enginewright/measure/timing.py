@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from enginewright.core.cores import TICKS_PER_SECOND, Usage, read_usage
 from enginewright.core.progress import progress
 from enginewright.core.text import counted, printable
+from enginewright.data.feeds import Feeds
 from enginewright.measure.speed_records import (
     ENGINE,
     SAME_PACE,
@@ -30,6 +31,7 @@ from enginewright.measure.speed_records import (
 )
 
 Contender = Callable[[], object]  # one inference; may return the seconds of the compute without the copies
+Bind = Callable[[Feeds], Contender]
 Point = Mapping[str, Contender]  # contenders that race each other by name, for example all at one batch size
 MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
 WARM_UP_RUNS = 5

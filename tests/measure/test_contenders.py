@@ -12,7 +12,7 @@ from torch import nn
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.measure.contenders import _captured, onnxruntime_session, pytorch_contender, require_possible
+from enginewright.measure.contenders import _captured, open_baseline, pytorch_contender, require_possible
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 calls = []  # outside of the model, because a contender runs a copy of it
@@ -111,10 +111,18 @@ def test_a_model_that_fails_in_another_type_is_an_error_with_the_users_line(base
 
 
 def test_onnx_runtime_runs_the_graph_as_a_baseline(tiny_onnx, build, inference):
-    with onnxruntime_session(tiny_onnx, read_blueprint(tiny_onnx, build), inference) as session:
+    with open_baseline("onnxruntime", tiny_onnx, None, read_blueprint(tiny_onnx, build), inference, "cpu") as bind:
         images = np.zeros((2, 3, 8, 8), np.float32)
-        session.bind({"input": images})()
-        assert session.run({"input": images})["logits"].shape == (2, 16)
+        bind({"input": images})()
+        assert bind.__self__.run({"input": images})["logits"].shape == (2, 16)
+
+
+def test_pytorch_is_loaded_only_for_a_baseline_that_it_runs(tiny_onnx, build, inference):
+    blueprint = read_blueprint(tiny_onnx, build)
+    with open_baseline("eager", tiny_onnx, RecordingModel, blueprint, inference, "cpu") as bind:
+        calls.clear()
+        bind(IMAGES)()
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("baseline", ["cuda_graph+fp16", "torch_tensorrt", "torch_tensorrt+bf16"])

@@ -1,8 +1,9 @@
 """Race candidates in one process and in turns."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +13,11 @@ import onnx
 from enginewright.core.params.measuring import EAGER, BenchmarkParams
 from enginewright.core.params.precisions import Keep
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.measure.race import AFTER, BEFORE, Bind, OpenBind, race_sides
-from enginewright.measure.timing import Timings, median_interval, race
+from enginewright.measure.race import AFTER, BEFORE, open_contender, race_sides
+from enginewright.measure.timing import Bind, Timings, median_interval, race
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import Ingredients, quantize_beside, rewritten
 from enginewright.precision.mixing.records import Times, Way
@@ -50,7 +50,7 @@ class Races:
         """Race these engines at once."""
         with ExitStack() as opened:
             feeds = self._here.samples.cycled(self._here.batch)
-            point = {str(number): opened.enter_context(self._opened(number)())(feeds) for number in numbers}
+            point = {str(number): opened.enter_context(self._opened(number))(feeds) for number in numbers}
             (timings,) = race([point], seconds, lambda: 0.0, np.random.default_rng(SEED), "mix, all")
         return Raced(timings)
 
@@ -60,18 +60,13 @@ class Races:
         params = BenchmarkParams(
             batches=batches, seconds=seconds, baselines=(EAGER,), requests=(1,), confidence=CONFIDENCE, seed=SEED
         )
-        sides = {BEFORE: self._opened(rival), AFTER: self._opened(number)}
+        sides = {BEFORE: partial(self._opened, rival), AFTER: partial(self._opened, number)}
         (change,) = race_sides(sides, self._here.samples, params, "mix, the best").values()
         middle, low, high = change.times(CONFIDENCE)
         return Times(middle=middle, low=low, high=high)
 
-    def _opened(self, number: int) -> OpenBind:
-        @contextmanager
-        def opened() -> Iterator[Bind]:
-            with open_engine(self._engines[number], self._here.machine, self._here.inference) as engine:
-                yield engine.bind
-
-        return opened
+    def _opened(self, number: int) -> AbstractContextManager[Bind]:
+        return open_contender(self._engines[number], self._here.machine, self._here.inference)
 
 
 # Make candidates: write their graphs as the stage convert does, build their engines, and check what they lose.
