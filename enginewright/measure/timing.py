@@ -53,6 +53,14 @@ class Round(NamedTuple):
     pace: float
 
 
+class Factor(NamedTuple):
+    """How many times as fast one contender is as another, with an interval."""
+
+    median: float
+    low: float
+    high: float
+
+
 class WarmUp(NamedTuple):
     """The seconds of one call at the end of a warm-up, and the share by which its last two windows differed."""
 
@@ -74,6 +82,11 @@ class Timings:
         """Return for each round how many times faster the contender is. Drift between rounds cancels within one."""
         turns = [(each.turns[baseline], each.turns[contender]) for each in self.rounds]
         return np.array([median_seconds(one) / median_seconds(other) for one, other in turns])
+
+    def factor(self, contender: str, baseline: str, confidence: float, rng: np.random.Generator) -> Factor:
+        """Return how many times as fast the contender is: the median over rounds, with its interval."""
+        ratios = self.ratios(baseline, contender)
+        return Factor(float(np.median(ratios)), *median_interval(ratios, confidence, rng))
 
     def at_pace(self, pace: float) -> "Timings":
         """Return the rounds at this machine pace only."""

@@ -17,7 +17,7 @@ from enginewright.graph.as_written import run_as_written
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.measure.race import AFTER, BEFORE, open_contender, race_sides
-from enginewright.measure.timing import Bind, Timings, median_interval, race
+from enginewright.measure.timing import Bind, Timings, race
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import Ingredients, quantize_beside, rewritten
 from enginewright.precision.mixing.records import Times, Way
@@ -37,9 +37,9 @@ class Raced:
 
     def times_over(self, rival: int, number: int) -> Times:
         """Return how many times as fast one engine is as another."""
-        ratios = self._timings.ratios(str(rival), str(number))
-        low, high = median_interval(ratios, CONFIDENCE, np.random.default_rng(SEED))
-        return Times(middle=float(np.median(ratios)), low=low, high=high)
+        rng = np.random.default_rng(SEED)
+        middle, low, high = self._timings.factor(str(number), str(rival), CONFIDENCE, rng)
+        return Times(middle=middle, low=low, high=high)
 
 
 class Races:
