@@ -41,8 +41,9 @@ SETTINGS = {
 
 def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     """Make the engines and their mix in the current folder, and write the model's row."""
+    from enginewright.core.params.all import Params
+    from enginewright.pipeline.mix import mix
     from enginewright.precision.mixing.records import Mix
-    from stages.mix import mix
 
     peers.write_params(name, 0, "cpu")
     zoo.change_params(SETTINGS | {"mix": {"best": {"floating": floating, "seconds": 1.5, "traces": None}}})
@@ -57,7 +58,7 @@ def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     found = zoo.made_at("mixed/best.json")
     given = [zoo.made_at(place) for place in (*made_of, *records)]
     given += [Path("data/plugins"), Path("data/traces"), found]
-    mix("best", *given)
+    mix(Params.read(), "best", *given)
     row_file.write_text(json.dumps({"model": name} | told(Mix.read(found))))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.graph.read_interface import read_blueprint
+from enginewright.engine.record import read_engine
 from enginewright.measure.contenders import _captured, open_baseline, pytorch_contender, require_possible
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
@@ -110,16 +110,15 @@ def test_a_model_that_fails_in_another_type_is_an_error_with_the_users_line(base
     assert said.endswith("in forward: return images.mean((2, 3)) @ torch.eye(3)") == ("compile" not in baseline)
 
 
-def test_onnx_runtime_runs_the_graph_as_a_baseline(tiny_onnx, build, inference):
-    with open_baseline("onnxruntime", tiny_onnx, None, read_blueprint(tiny_onnx, build), inference, "cpu") as bind:
-        images = np.zeros((2, 3, 8, 8), np.float32)
-        bind({"input": images})()
-        assert bind.__self__.run({"input": images})["logits"].shape == (2, 16)
+def test_onnx_runtime_runs_the_graph_as_a_baseline(built, tiny_onnx, inference):
+    record, images = read_engine(built), {"input": np.zeros((2, 3, 8, 8), np.float32)}
+    with open_baseline("onnxruntime", record, images, tiny_onnx, None, inference) as bind:
+        bind(images)()
+        assert bind.__self__.run(images)["logits"].shape == (2, 16)
 
 
-def test_pytorch_is_loaded_only_for_a_baseline_that_it_runs(tiny_onnx, build, inference):
-    blueprint = read_blueprint(tiny_onnx, build)
-    with open_baseline("eager", tiny_onnx, RecordingModel, blueprint, inference, "cpu") as bind:
+def test_pytorch_is_loaded_for_a_baseline_that_it_runs(built, inference):
+    with open_baseline("eager", read_engine(built), IMAGES, None, RecordingModel, inference) as bind:
         calls.clear()
         bind(IMAGES)()
     assert len(calls) == 1

@@ -16,11 +16,11 @@ from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.measure.speed_records import Trace
+from enginewright.pipeline import mix as module
 from enginewright.precision.mixing.race import Raced, Races
 from enginewright.precision.mixing.records import MIX, Mix, Times
 from enginewright.precision.mixing.traces import Here, layers_in_turns, read_traces
 from enginewright.precision.rescue.records import RESCUE, Rescue
-from stages import mix as module
 
 GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
     [one] a = Gemm (input, w, wb) b = Relu (a) [two] c = Gemm (b, v, vb) d = Relu (c) [three] logits = Gemm (d, u, ub)
