@@ -13,6 +13,7 @@ from onnx import TensorProto, numpy_helper
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record, new_file
 from enginewright.core.text import in_one_line
+from enginewright.data.errors import relative_error
 from enginewright.data.feeds import Outputs
 from enginewright.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two, with_bodies
 from enginewright.graph.files import data_of
@@ -115,8 +116,7 @@ def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> Graph
         if got[name].shape != values.shape:
             raise EnginewrightError(f"{what}: {name} has shape {got[name].shape} and should have {values.shape}")
     errors = {name: np.abs(values.astype(np.float64) - got[name]) for name, values in wanted.items()}
-    norms = {name: max(float(np.linalg.norm(values)), 1e-12) for name, values in wanted.items()}
-    relative = {name: float(np.linalg.norm(error)) / norms[name] for name, error in errors.items()}
+    relative = {name: relative_error(error, wanted[name]) for name, error in errors.items()}
     worst = max(relative, key=lambda name: np.inf if np.isnan(relative[name]) else relative[name])
     if not relative[worst] <= limit:  # also true for NaN
         raise EnginewrightError(

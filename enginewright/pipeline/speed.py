@@ -1,9 +1,8 @@
 """How fast engines are: one against PyTorch, and all against each other."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +18,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu.nvml import GpuSampler
 from enginewright.engine.machine import Machine, differences
-from enginewright.engine.record import RECORD, REFUSED, EngineRecord, pass_on_refusal, read_engine
+from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
 from enginewright.measure.benchmark import (
     FILE,
     RAW_COLUMNS,
@@ -32,11 +31,11 @@ from enginewright.measure.benchmark import (
     with_tuned_batches,
     write_exported_times,
 )
-from enginewright.measure.contenders import onnxruntime_session, pace_meter, pytorch_contender, require_possible
+from enginewright.measure.contenders import open_baseline, pace_meter, require_possible
 from enginewright.measure.isolated import measure_engine_isolated, pytorch_peak_memory
-from enginewright.measure.race import Open, race_engines
+from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.speed_records import ENGINE, LAUNCHED, Benchmark, Isolated
-from enginewright.measure.timing import Contender, ContentionWatch, contention_problems, whole_machine
+from enginewright.measure.timing import Bind, ContentionWatch, contention_problems, whole_machine
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
 
@@ -121,22 +120,18 @@ def _contenders(
     inference: InferenceParams,
     baselines: Sequence[Baseline],
     first: Feeds,
-) -> dict[str, Callable[[Feeds], Contender]]:
+) -> dict[str, Bind]:
     """Return, by name, the functions that bind feeds and return the call to time. `opened` closes them."""
     loaded = opened.enter_context(open_engine(engine, here, inference))
-    found: dict[str, Callable[[Feeds], Contender]] = {ENGINE: loaded.bind}
+    found: dict[str, Bind] = {ENGINE: loaded.bind}
     loaded.run(first)  # shows whether its work can be captured
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
         found[LAUNCHED] = opened.enter_context(open_engine(engine, here, plain)).bind
-    blueprint = loaded.record.blueprint
-    model = None if baselines == (ONNXRUNTIME,) else load_model(weights)
+    graph, load_pytorch = simplified / "model.onnx", cache(partial(load_model, weights))
     for baseline in baselines:
-        if baseline == ONNXRUNTIME:
-            session = onnxruntime_session(simplified / "model.onnx", replace(blueprint, example=first), inference)
-            found[baseline] = opened.enter_context(session).bind
-        elif model:
-            found[baseline] = partial(pytorch_contender, model, baseline, here.device, blueprint.build.tf32)
+        opening = open_baseline(baseline, loaded.record, first, graph, load_pytorch, inference)
+        found[baseline] = opened.enter_context(opening)
     return found
 
 
@@ -153,8 +148,9 @@ def race(
     record = next(iter(records.values()))
     batch, baseline = quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
     feeds = SampleSet.open(validation).tuned(record.profile).cycled(batch)
-    openers: dict[str, Open] = {name: partial(_opened, engines / name, here, inference) for name in records}
-    openers[baseline] = partial(_opened_baseline, baseline, simplified, weights, here, inference, record)
+    openers: dict[str, Open] = {name: partial(open_contender, engines / name, here, inference) for name in records}
+    graph, load_pytorch = simplified / "model.onnx", partial(load_model, weights)
+    openers[baseline] = partial(open_baseline, baseline, record, feeds, graph, load_pytorch, inference)
     with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))
@@ -162,20 +158,3 @@ def race(
     for name in records:
         median, low, high = raced.times(name, baseline)
         print(f"{name}, batch {batch}: {median:.2f} times {baseline} ({low:.2f} to {high:.2f})")
-
-
-@contextmanager
-def _opened(folder: Path, here: Machine, inference: InferenceParams) -> Iterator[Callable[[Feeds], Contender]]:
-    with open_engine(folder, here, inference) as engine:
-        yield engine.bind
-
-
-@contextmanager
-def _opened_baseline(
-    baseline: str, simplified: Path, weights: Path, here: Machine, inference: InferenceParams, record: EngineRecord
-) -> Iterator[Callable[[Feeds], Contender]]:
-    if baseline == ONNXRUNTIME:
-        with onnxruntime_session(simplified / "model.onnx", record.blueprint, inference) as session:
-            yield session.bind
-    else:
-        yield partial(pytorch_contender, load_model(weights), baseline, here.device, record.build.tf32)

@@ -1,8 +1,9 @@
 """Make candidates, int8 and float precisions and mixes of them; race them in one process and in turns; choose."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +15,11 @@ from enginewright.core.facts import PrecisionName
 from enginewright.core.params.measuring import EAGER, BenchmarkParams
 from enginewright.core.params.precisions import Keep
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.measure.race import AFTER, BEFORE, Bind, OpenBind, race_sides
-from enginewright.measure.timing import Timings, median_interval, race
+from enginewright.measure.race import AFTER, BEFORE, open_contender, race_sides
+from enginewright.measure.timing import Bind, Timings, race
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import Ingredients, quantize_beside, rewritten
 from enginewright.precision.mixing.records import Assignment, Candidate, Speedup
@@ -97,7 +97,7 @@ class Races:
         """Race these engines at once."""
         with ExitStack() as opened:
             feeds = self.bench.samples.cycled(self.bench.batch)
-            point = {str(number): opened.enter_context(self._opened(number)())(feeds) for number in numbers}
+            point = {str(number): opened.enter_context(self._opened(number))(feeds) for number in numbers}
             (timings,) = race([point], seconds, lambda: 0.0, np.random.default_rng(SEED), "mix, all")
         return timings
 
@@ -111,25 +111,19 @@ class Races:
             confidence=CONFIDENCE,
             seed=SEED,
         )
-        sides = {BEFORE: self._opened(rival), AFTER: self._opened(number)}
+        sides = {BEFORE: partial(self._opened, rival), AFTER: partial(self._opened, number)}
         (change,) = race_sides(sides, self.bench.samples, params, "mix, the best").values()
         middle, low, high = change.times(CONFIDENCE)
         return Speedup(middle=middle, low=low, high=high)
 
-    def _opened(self, number: int) -> OpenBind:
-        @contextmanager
-        def opened() -> Iterator[Bind]:
-            with open_engine(self.engines[number], self.bench.machine, self.bench.inference) as engine:
-                yield engine.bind
-
-        return opened
+    def _opened(self, number: int) -> AbstractContextManager[Bind]:
+        return open_contender(self.engines[number], self.bench.machine, self.bench.inference)
 
 
 def raced_speedup(timings: Timings, rival: int, number: int) -> Speedup:
     """Return how many times as fast one engine was as another in a race of all."""
-    ratios = timings.ratios(str(rival), str(number))
-    low, high = median_interval(ratios, CONFIDENCE, np.random.default_rng(SEED))
-    return Speedup(middle=float(np.median(ratios)), low=low, high=high)
+    middle, low, high = timings.factor(str(number), str(rival), CONFIDENCE, np.random.default_rng(SEED))
+    return Speedup(middle=middle, low=low, high=high)
 
 
 class MixChoice(NamedTuple):

@@ -11,12 +11,13 @@ import onnx
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
+from enginewright.data.errors import TINY, cosines_of_samples, errors_of_samples, norms_of_samples
 from enginewright.data.feeds import Outputs, Run
 from enginewright.data.run_all import OutputsOf, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_optimized
 from enginewright.graph.onnx_file import fixed_batch
-from enginewright.measure.agreement import compare, cosines_of_samples, errors_of_samples, metric_of, norms_of_samples
+from enginewright.measure.agreement import compare, metric_of
 from enginewright.measure.intervals import Figure, estimate
 from enginewright.precision.calibration.measure import SMALL
 from enginewright.precision.search.records import AIM, Step
@@ -31,7 +32,6 @@ MOST = 1000  # samples to check by: a larger calibration set makes no longer sea
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 CROSSED = 16  # times that each answer gets the error of another sample, where samples are few
 BATCH, BATCH_BYTES = 8, 2**22  # at most: what a graph holds between its layers is many times as large as its inputs
-TINY = 1e-12
 RunPlaces = Callable[[NDArray[np.int64]], Outputs]
 
 

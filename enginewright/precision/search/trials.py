@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
 from enginewright.core.spread import Cluster, Work, spread
+from enginewright.data.errors import TINY, norms
 from enginewright.data.feeds import Feeds, Outputs, Run
 from enginewright.data.run_all import OutputsOf, outputs_on
 from enginewright.data.sample_set import SampleSet
@@ -25,7 +26,6 @@ from enginewright.precision.search.records import Step
 from enginewright.precision.write_int8 import Range, Rounded, Writer
 from enginewright.tasks.task import Task
 
-TINY = 1e-12
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
 
 
@@ -117,15 +117,12 @@ def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], wante
     errors: dict[str, list[NDArray[np.float64]]] = {}  # by output, of each sample: its error and its size
     for found, exact in zip(map(run, batches), wanted, strict=True):
         for name, values in exact.items():
-            errors.setdefault(name, []).append(np.stack([_norms(found[name] - values), _norms(values)]))
+            both = found[name] - values, values
+            errors.setdefault(name, []).append(np.stack([norms(each.astype(np.float64)) for each in both]))
     pairs = [np.maximum(np.concatenate(parts, axis=1), TINY) for parts in errors.values()]
     of_each = np.mean([np.square(error / size) for error, size in pairs])
     of_all = np.mean([np.square(error).sum() / np.square(size).sum() for error, size in pairs])
     return float((of_each * of_all) ** 0.25)
-
-
-def _norms(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    return np.asarray(np.linalg.norm(values.reshape(len(values), -1).astype(np.float64), axis=1))
 
 
 # Try layers on the machines of a cluster: single layers side by side, and sets of layers over parts of the samples.

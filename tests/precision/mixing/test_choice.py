@@ -21,11 +21,12 @@ FAST, EVEN, SLOW = (Speedup(middle=each, low=each - 0.02, high=each + 0.02) for 
 def races(laps, *speeds):
     """Return races in which the candidates have these speeds, and laps give this result."""
 
-    def ratios(rival, number):
-        return np.full(9, speeds[int(number)] / speeds[int(rival)])
+    def factor(number, rival, confidence, rng):
+        middle = speeds[int(number)] / speeds[int(rival)]
+        return middle, middle - 0.01, middle + 0.01
 
     return SimpleNamespace(
-        race_all=lambda numbers, seconds: SimpleNamespace(ratios=ratios),
+        race_all=lambda numbers, seconds: SimpleNamespace(factor=factor),
         laps_of=lambda rival, number, seconds: laps,
     )
 
