@@ -14,6 +14,7 @@ from enginewright.engine.machine import Machine, Target
 from enginewright.engine.record import read_engine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
+from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import NOTHING, rewritten, types_to_mix
@@ -78,7 +79,7 @@ def mix(
         elsewhere = read_traces(asked.traces, types, precision, parts.places, traces, bench) if asked.traces else None
         types = elsewhere.types if elsewhere else types
         limits = params.precisions[precision].thresholds
-        checks = Checks(choose_in_graph(graph, in_graph), samples, task, limits)
+        checks = Checks(choose_in_graph(graph, in_graph), samples, Judge(task, samples.truth, limits))
         maker = CandidateMaker(source, parts, in_graph, checks, build_mix)
         made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
         if "fp32" in types[2:]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pandas as pd
 from markupsafe import Markup
 
-from enginewright.core.text import first_few
+from enginewright.core.text import counted, first_few
 from enginewright.precision.mixing.records import Candidate, Mix
 from enginewright.precision.rescue.records import Rescue, Tried, errors_in_words
-from enginewright.precision.search.records import Search, SearchedLayer, counted, in_words
+from enginewright.precision.search.records import Search, SearchedLayer, in_words
 from enginewright.report.page.charts import Figure, from_zero
 from enginewright.report.page.listing import Row, Table, bar, dot, draw_rows, of_frame, table
 from enginewright.report.where_time_goes import Times
@@ -118,7 +118,7 @@ def _path(found: Search) -> Markup:
     answer = len(found.spared)
     rows = [
         Row(
-            f"{counted(step.spared)}, {step.work:.0%} of the work",
+            f"{counted(step.spared, 'layer')}, {step.work:.0%} of the work",
             (bar(100 * min(step.used, 2), "strong" if step.spared == answer else "faint"),),
             f"{step.used:.0%}",
             "strong" if step.spared == answer else "plain",

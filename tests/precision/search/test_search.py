@@ -22,7 +22,8 @@ class MadeUp:
         """`told` is what layers seem to lose alone. Samples that choose nothing lose `others` times as much."""
         self.others = others
         self.losses, self.told = losses, told
-        self.limits = Thresholds(cosine=0.9, relative_error=allowed, agreement=0.9, metric_drop=0.1)
+        limits = Thresholds(cosine=0.9, relative_error=allowed, agreement=0.9, metric_drop=0.1)
+        self.checks = SimpleNamespace(limits=limits)
         self.asked, self.dies_at = [], dies_at
 
     def losses_alone(self, layers):
@@ -44,8 +45,8 @@ class MadeUp:
             metric_drop=None,
             looked_at=16,
             changed={},
-            used=error / self.limits.relative_error,
-            at_most=self.others * error / self.limits.relative_error,
+            used=error / self.checks.limits.relative_error,
+            at_most=self.others * error / self.checks.limits.relative_error,
         )
 
 
