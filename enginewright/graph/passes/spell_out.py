@@ -1,7 +1,7 @@
 """Write operators that a compiler lacks or mistakes as others, which compute the same."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -88,35 +88,6 @@ def _matrix(read: int, whole: int, kind: int, inverse: bool, onesided: bool) -> 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
 
-class _Axis(NamedTuple):
-    """Say how blocks lie along one axis of the image."""
-
-    image: int
-    block: int
-    stride: int
-    dilation: int
-    before: int  # how much padding
-    behind: int
-
-    @property
-    def reach(self) -> int:
-        return self.dilation * (self.block - 1) + 1
-
-    @property
-    def places(self) -> int:
-        return (self.before + self.image + self.behind - self.reach) // self.stride + 1
-
-    @property
-    def covered(self) -> int:
-        """Return the length from the edge of the image to the end of the last block."""
-        return self.stride * (self.places - 1) + self.reach - self.before
-
-    @property
-    def added(self) -> int:
-        """Return how many empty places reach the end of the image, where the last block does not."""
-        return math.ceil(max(0, self.image - self.covered) / self.stride)
-
-
 def spell_out_col2im(model: ir.Model) -> bool:
     """Turn each Col2Im into a transposed convolution, whose kernels hold a single one each.
 
@@ -136,25 +107,27 @@ def _spell_out_col2im(node: ir.Node, insert: Inserter) -> bool:
     if not isinstance(numbers, int) or settings is None:
         return False
     rank, name = len(image), node.name or own
-    strides, dilations = settings.get("strides", [1] * rank), settings.get("dilations", [1] * rank)
-    pads = settings.get("pads", [0] * 2 * rank)
-    axes = [_Axis(*each) for each in zip(image, block, strides, dilations, pads[:rank], pads[rank:], strict=True)]
-    by = insert.constant(node, f"{own}.placed_by", [0, 0, *(axis.places for axis in axes)])
+    sizes, blocks, one = np.array(image), np.array(block), [1] * rank
+    strides, dilations = (np.array(settings.get(each, one)) for each in ("strides", "dilations"))
+    before, behind = np.array(settings.get("pads", [0] * 2 * rank)).reshape(2, rank)
+    reach = dilations * (blocks - 1) + 1  # of a block
+    places = (before + sizes + behind - reach) // strides + 1
+    covered = strides * (places - 1) + reach - before  # from the edge of the image to the end of the last block
+    added = -(-np.maximum(0, sizes - covered) // strides)  # empty places that reach the end of the image
+    by = insert.constant(node, f"{own}.placed_by", [0, 0, *places])
     placed = insert.node(node, "Reshape", [columns, by], f"{own}.placed", f"{name}.placed")
-    if any(added := [axis.added for axis in axes]):
-        by = insert.constant(node, f"{own}.padded_by", [0] * (4 + rank) + added)
+    if any(added):
+        by = insert.constant(node, f"{own}.padded_by", [0] * (4 + rank) + added.tolist())
         placed = insert.node(node, "Pad", [placed, by], f"{own}.padded", f"{name}.padded")
-    channels = numbers // math.prod(block)
-    one_each = np.eye(math.prod(block), dtype=columns.dtype.numpy()).reshape(-1, 1, *block)
-    kernel = insert.constant(node, f"{own}.kernel", np.concatenate([one_each] * channels))
-    behind = [axis.covered + axis.stride * axis.added - axis.image for axis in axes]
+    channels, singles = numbers // math.prod(block), np.eye(math.prod(block), dtype=columns.dtype.numpy())
+    kernel = np.concatenate([singles.reshape(-1, 1, *block)] * channels)
     turn_into(
         node,
         "ConvTranspose",
-        [placed, kernel],
-        strides=[axis.stride for axis in axes],
-        dilations=[axis.dilation for axis in axes],
-        pads=[*(axis.before for axis in axes), *behind],
+        [placed, insert.constant(node, f"{own}.kernel", kernel)],
+        strides=strides.tolist(),
+        dilations=dilations.tolist(),
+        pads=[*before.tolist(), *(covered + strides * added - sizes).tolist()],
         group=channels,
     )
     return True
