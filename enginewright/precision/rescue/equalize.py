@@ -32,23 +32,11 @@ SMALLEST = 0.01  # of the largest channel: one that was hardly seen may be large
 Floats = NDArray[np.float64]
 
 
-class Constant(NamedTuple):
-    """Numbers of the graph, and the axis that the channels lie along."""
-
-    value: ir.Value
-    axis: int
-
-
-class Reader(NamedTuple):
-    node: ir.Node
-    tensor: str
-
-
 class Seam(NamedTuple):
     """A tensor whose channels may be scaled, and what lies on both sides of it: weights that can hold the scales."""
 
-    written: list[Constant]
-    readers: list[Reader]
+    written: list[tuple[ir.Value, int]]  # constants, with the axis that the channels lie along
+    readers: list[tuple[ir.Node, str]]  # with the tensor that each reads
     axes: dict[str, int]  # that the channels lie along, in each tensor from the one written to those that are read
 
 
@@ -70,13 +58,13 @@ def equalize(
     divided = _divide_by_ones(changed, kept)
     copied = {node.outputs[0].name or "": value.name or "" for node, value, _ in divided}
     ranges = {**ranges, **{name: ranges[source] for name, source in copied.items() if source in ranges}}
-    seams = [seam for seam in find_seams(changed) if ranges.keys() >= {reader.tensor for reader in seam.readers}]
+    seams = [seam for seam in find_seams(changed) if ranges.keys() >= {name for _, name in seam.readers}]
     if not seams:
         return None
     channels = _channels(ir.to_proto(changed), seams, batches, ranges)
     scaled = dict[str, Range]()
     for seam in seams:
-        scale = _best_scale(seam, [channels[reader.tensor] for reader in seam.readers])
+        scale = _best_scale(seam, [channels[name] for _, name in seam.readers])
         if np.ptp(scale) > 0:
             scaled |= {name: _scaled(ranges[name], channels[name], scale) for name in seam.axes if name in channels}
             for value, axis in seam.written:
@@ -100,7 +88,7 @@ def equalize(
 def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Node, ir.Value, ir.Value]]:
     """Multiply by ones, which may become scales, what products of matrices read beside others that can take none.
     Return each Mul that is added, what it multiplies, and the ones."""
-    reached = {reader.node for seam in find_seams(model) for reader in seam.readers}
+    reached = {node for seam in find_seams(model) for node, _ in seam.readers}
     add, added = Additions(model), []
     for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
         last, uses = len(value.shape or ()) - 1, value.uses()
@@ -144,18 +132,18 @@ def _seam_behind(writer: ir.Node) -> Seam | None:
             if node.graph is not writer.graph:  # the body of an If or a Loop, whose tensors nobody measures
                 return None
             if takes_scales(node, index, axis, value):
-                seam.readers.append(Reader(node, value.name or ""))
+                seam.readers.append((node, value.name or ""))
             elif (behind := _axis_behind(node, index, axis)) is not None:
                 waiting.append((node.outputs[0], behind))
             elif node.op_type == "Add" and (bias := _own(node.inputs[1 - index])) and _lies_along(bias, axis, value):
-                seam.written.append(Constant(bias, axis - len(value.shape or ())))
+                seam.written.append((bias, axis - len(value.shape or ())))
                 waiting.append((node.outputs[0], axis))
             else:
                 return None
     return seam
 
 
-def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
+def _written_by(node: ir.Node) -> tuple[list[tuple[ir.Value, int]], int] | None:
     """Return the constants by which a node writes its channels, and the axis of these in its output."""
     shape = node.outputs[0].shape
     if node.domain or shape is None:
@@ -166,38 +154,30 @@ def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
             axes, axis = (0, 0), 1
         case "Gemm":
             axes, axis = (0 if setting(node, "transB") else 1, -1), last
-        case "MatMul":
-            axes, axis = (-1, -1), last
-        case "LayerNormalization" if setting(node, "axis", -1) in (-1, last):
+        case "MatMul" | "LayerNormalization" if setting(node, "axis", -1) in (-1, last):
             axes, axis = (-1, -1), last
         case "Mul":  # by the weights of an RMSNorm
             found = [own for value in node.inputs if (own := _own(value)) and _lies_along(own, last, node.outputs[0])]
-            return ([Constant(found[0], -1)], last) if found else None
+            return ([(found[0], -1)], last) if found else None
         case _:
             return None
     given = [value for value in node.inputs[1:] if value is not None]
-    owned = [_own(value) for value in given]
-    if not given or not all(owned):
+    if not given or not all(map(_own, given)):
         return None
-    constants = [Constant(value, where) for value, where in zip(given, axes, strict=False)]
-    rank = array_of(constants[0].value).ndim
-    return (constants, axis) if node.op_type in ("Conv", "LayerNormalization") or rank == 2 else None
+    is_matrix = array_of(given[0]).ndim == 2
+    fits = node.op_type in ("Conv", "LayerNormalization") or is_matrix
+    return (list(zip(given, axes, strict=False)), axis) if fits else None
 
 
 def takes_scales(node: ir.Node, index: int, axis: int, value: ir.Value) -> bool:
     """Tell whether its weights can hold the scales of its input's channels."""
     if node.op_type not in PRODUCTS - {"ConvTranspose"} or node.domain or index or not _own(node.inputs[1]):
         return False
-    if value.dtype not in FLOATS:
-        return False
-    rank = array_of(node.inputs[1]).ndim
-    match node.op_type:
-        case "Conv":
-            return axis == 1
-        case "Gemm":
-            return axis == 1 and not setting(node, "transA")
-        case _:
-            return rank == 2 and axis == len(value.shape or ()) - 1
+    if node.op_type == "MatMul":
+        fits = array_of(node.inputs[1]).ndim == 2 and axis == len(value.shape or ()) - 1
+    else:
+        fits = axis == 1 and not setting(node, "transA")
+    return fits and value.dtype in FLOATS
 
 
 def _axis_behind(node: ir.Node, index: int, axis: int) -> int | None:
@@ -273,12 +253,11 @@ def _channels(
             largest = np.minimum(np.maximum(rows.max(axis=1).astype(np.float64), -lowest), amax)
             power = np.square(rows, dtype=np.float64).mean(axis=1)
             found[name].append(Channels(largest, np.maximum(lowest, -amax), power))
-    return {name: _joined(parts) for name, parts in found.items()}
-
-
-def _joined(parts: list[Channels]) -> Channels:
-    largest, lowest, power = zip(*parts, strict=True)
-    return Channels(np.max(largest, axis=0), np.min(lowest, axis=0), np.mean(power, axis=0))
+    columns = {name: list(zip(*parts, strict=True)) for name, parts in found.items()}
+    return {
+        name: Channels(np.max(largest, axis=0), np.min(lowest, axis=0), np.mean(power, axis=0))
+        for name, (largest, lowest, power) in columns.items()
+    }
 
 
 def _scaled(known: Range, channels: Channels, scale: Floats) -> Range:
