@@ -254,7 +254,7 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
 
 def spared_in(converted: Path) -> Row:
     """Say how many layers a search left in floating point, and their share of the work, where it had a part."""
-    from enginewright.precision.search.records import SEARCH, Search
+    from enginewright.precision.records import SEARCH, Search
 
     if not (converted / SEARCH).exists():
         return {}

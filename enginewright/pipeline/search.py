@@ -29,10 +29,9 @@ from enginewright.precision.in_dialect import (
     value_ranges,
 )
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.rescue.records import digest_of, digests_of, open_rescued
+from enginewright.precision.records import Search, SearchedLayer, digest_of, digests_of, open_rescued
 from enginewright.precision.rescue.rescue import confirming
 from enginewright.precision.search.checks import Checks
-from enginewright.precision.search.records import Search, SearchedLayer, in_words
 from enginewright.precision.search.search import Journal, find_spared
 from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
@@ -96,7 +95,7 @@ def search(
         spared=answer.spared,
     )
     record.write(found)
-    print(f"{precision}: {'; '.join(filter(None, (in_words(record), floats_in_words(floats))))}")
+    print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
     if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
         print(doubt)
 

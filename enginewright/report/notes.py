@@ -10,7 +10,7 @@ from enginewright.data.sample_set import Padding
 from enginewright.engine.record import short_name
 from enginewright.measure.speed_records import Ratio, baseline_title
 from enginewright.model.records import PYTORCH
-from enginewright.precision.mixing.records import Mix, in_words
+from enginewright.precision.records import Mix
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.tables import OWN_PROCESS
 from enginewright.report.verdict import AS_FAST, is_faster, recommend
@@ -164,7 +164,7 @@ def _on_mixes(findings: Findings) -> list[Note]:
     for entry in findings.precisions:
         if entry.mix:
             told = "" if entry.delivers else NOT_RECOMMENDED
-            text = f"{in_words(entry.mix)}.{told}{_on_a_faster_float(entry.precision, entry.mix, findings)}"
+            text = f"{entry.mix.in_words()}.{told}{_on_a_faster_float(entry.precision, entry.mix, findings)}"
             notes.append(Note(f"What {entry.precision} is", text))
     return notes
 
@@ -201,7 +201,7 @@ def _what_was_tried(entry: Evidence, findings: Findings) -> str:
     """Say whether a mix left what lost in floating point, and what would."""
     mixes = [each.mix for each in findings.precisions if each.mix]
     if entry.precision == "int8" and mixes:
-        return f"Mixing was tried: {'; '.join(map(in_words, mixes))}."
+        return f"Mixing was tried: {'; '.join(mix.in_words() for mix in mixes)}."
     by_hand = f"`precisions.{entry.precision}.keep` keeps layers in float."
     return f"No mix was tried: the precision best does that. {by_hand}" if entry.precision == "int8" else by_hand
 

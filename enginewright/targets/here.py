@@ -18,7 +18,6 @@ from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Verdict
 from enginewright.measure.timing import whole_machine
-from enginewright.precision.mixing.records import in_words
 from enginewright.report.evidence import Evidence, Findings, gather_findings
 from enginewright.report.tables import known_p99
 from enginewright.report.verdict import verdict_on
@@ -80,7 +79,7 @@ def _reason(said: list[str]) -> str:
 
 def _measured(entry: Evidence, findings: Findings, verdict: Verdict, params: Params) -> Measured:
     failures = verdict.failures.get(entry.precision, ())
-    mix = [in_words(entry.mix)] if entry.mix and not entry.delivers else []
+    mix = [entry.mix.in_words()] if entry.mix and not entry.delivers else []
     return Measured(
         precision=entry.precision,
         verdict=verdict_on(entry, verdict.failures),

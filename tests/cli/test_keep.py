@@ -8,8 +8,7 @@ from support.paths import ROOT
 from enginewright.cli.commands.keep import RESCUED, SEARCHED, freeze_search
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.precision.rescue.records import RESCUE, Rescue
-from enginewright.precision.search.records import Search, SearchedLayer, Step
+from enginewright.precision.records import RESCUE, Rescue, Search, SearchedLayer, Step
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from enginewright.core.text import counted, first_few
-from enginewright.precision.mixing.records import Candidate, Mix
-from enginewright.precision.rescue.records import Rescue, Tried, errors_in_words
-from enginewright.precision.search.records import Search, SearchedLayer, in_words
+from enginewright.precision.records import Candidate, Mix, Rescue, Search, SearchedLayer, Tried, errors_in_words
 from enginewright.report.page.charts import Figure, from_zero
 from enginewright.report.page.listing import Row, Table, bar, dot, draw_rows, of_frame, table
 from enginewright.report.where_time_goes import Times
@@ -19,7 +17,7 @@ MOST_LAYERS = 40  # those that lose most, in the order of the graph
 
 
 def describe_search(found: Search) -> str:
-    words, (_, tried, others) = in_words(found), found.samples
+    words, (_, tried, others) = found.in_words(), found.samples
     samples = f", on {tried} calibration samples; {others} others judged the answer" if found.layers else ""
     return f"{words[0].upper()}{words[1:]}{samples}."
 

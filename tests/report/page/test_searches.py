@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from enginewright.engine.record import LayerTime
-from enginewright.precision.search.records import Search, SearchedLayer, Step
+from enginewright.precision.records import Search, SearchedLayer, Step
 from enginewright.report.evidence import Maker
 from enginewright.report.page.choices import describe_search, search_pictures
 from enginewright.report.where_time_goes import times_of
