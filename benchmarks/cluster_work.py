@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from enginewright.cli.recipes import overlay
 from enginewright.core.params.all import Params
+from enginewright.core.params.edit import overlay
 from enginewright.data.sample_set import Part, SampleSet, cut
 from enginewright.engine.build import EngineWork
 from enginewright.graph.as_written import GraphWork
