@@ -18,10 +18,10 @@ from ruamel.yaml import YAML
 
 from enginewright import open_engine
 from enginewright.cli.project.layout import DATA, MACHINE_PLAN, PARAMS, PLAN, text_of
-from enginewright.cli.recipes import edit_params
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import ENGINES, VERDICT, scratch_folder
+from enginewright.core.params.edit import edit_params
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine

@@ -5,9 +5,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from enginewright.cli.arguments import PRECISION, add_completed
-from enginewright.cli.recipes import Content, edit_params
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
+from enginewright.core.params.edit import Content, edit_params
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search.records import Search
