@@ -2,11 +2,11 @@
 
 import json
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from enginewright.cli.arguments import FILE, add_path
+from enginewright.cli.arguments import FILE, add_path, number_above_zero
 from enginewright.core.files import REPORTS
 
 if TYPE_CHECKING:
@@ -37,23 +37,15 @@ def add_arguments(command: ArgumentParser) -> None:
     which.add_argument("--label", metavar="LABEL", help="answer as the target with this runner's label, make no page")
     limit = "choose the cheapest whose answers take no longer, such as 2ms"
     command.add_argument("--latency", type=milliseconds, metavar="MS", help=limit)
-    command.add_argument("--budget", type=amount, metavar="COST", help="choose the quickest that costs no more")
+    command.add_argument(
+        "--budget", type=number_above_zero, metavar="COST", help="choose the quickest that costs no more"
+    )
     add_path(command, "--page", FILE, default=PAGE, metavar="FILE", help=f"where the page goes, {PAGE} if not given")
     command.add_argument("--json", action="store_true", help="print the answers as JSON")
 
 
 def milliseconds(given: str) -> float:
-    return amount(given.removesuffix("ms").strip())
-
-
-def amount(given: str) -> float:
-    try:
-        value = float(given)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise ArgumentTypeError(f"{given} is no number above 0")
-    return value
+    return number_above_zero(given.removesuffix("ms").strip())
 
 
 def run(chosen: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`enginewright refit`."""
+"""`enginewright refit`: put other weights into an engine, and prove that they arrived."""
 
 import os
 import shutil
@@ -43,14 +43,8 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-
     print(f"{chosen.out}: {refit_engine(chosen.engine, chosen.onnx, chosen.out)}")
     return 0
-
-
-# Put other weights into an engine, and prove that they arrived.
-
-PLAIN = InferenceParams(threads=0, cuda_graph=False)
 
 
 def refit_engine(folder: Path, onnx: Path, out: Path) -> str:
@@ -121,7 +115,7 @@ def _errors(folder: Path, machine: Machine, onnx: Path) -> Errors:
     from polygraphy.json import load_json
 
     meant, found = run_as_written(onnx), []
-    with open_engine(folder, machine, PLAIN) as engine:
+    with open_engine(folder, machine, InferenceParams(threads=0, cuda_graph=False)) as engine:
         for feeds in load_json(str(folder / INPUTS)):
             given: Feeds = dict(feeds)
             found.append(compare(meant(given), engine.run(given)))
