@@ -28,9 +28,7 @@ from enginewright.engine.engine import Engine
 from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Measured, Verdict, read_measurements
 
-# The model that `enginewright.build` was given, as the stages get it: from a factory.
-
-SOURCE = f"{__name__}:model"
+SOURCE = f"{__name__}:model"  # a factory, from which stages get the model that `enginewright.build` was given
 _given: Any = None
 
 
@@ -39,16 +37,16 @@ def model() -> Any:
 
 
 @contextmanager
-def giving(given: Any) -> Iterator[None]:
+def _project_of(given: Any) -> Iterator[None]:
+    """Work in a new folder, so that no params.yaml and no code of the folder that the caller is in has a part."""
     global _given
-    _given = given
+    path, _given = list(sys.path), given
     try:
-        yield
+        with scratch_folder() as folder, chdir(folder):
+            yield
     finally:
-        _given = None
+        _given, sys.path[:] = None, path
 
-
-# Turn what a caller in Python gives into arrays by the names of the model's inputs.
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -66,17 +64,14 @@ def example_arrays(model: Any, given: Any) -> Arrays:
 
 def calibration_arrays(given: Any, examples: Arrays) -> Arrays:
     """Return all samples together. What is more in a batch, such as labels, is left out."""
-    is_one = hasattr(given, "shape") or isinstance(given, Mapping) or (isinstance(given, tuple) and _are_arrays(given))
+    are_arrays = isinstance(given, tuple) and all(hasattr(each, "shape") for each in given)
+    is_one = hasattr(given, "shape") or isinstance(given, Mapping) or are_arrays
     if not is_one and not isinstance(given, Iterable):
         raise EnginewrightError(f"calibration is {type(given).__name__}: give arrays, or batches of them")
     batches = [_batch(each, examples) for each in ([given] if is_one else given)]
     if not batches:
         raise EnginewrightError("calibration has no samples")
     return {name: np.concatenate([batch[name] for batch in batches]) for name in examples}
-
-
-def _are_arrays(given: Iterable[Any]) -> bool:
-    return all(hasattr(each, "shape") for each in given)
 
 
 def _batch(given: Any, examples: Arrays) -> Arrays:
@@ -127,7 +122,7 @@ def build_engine(
     kept = _require_possible(model, precision, calibration, folder)
     examples = example_arrays(model, example_inputs)
     others = {} if calibration is None else calibration_arrays(calibration, examples)
-    with _temporary_project(), giving(model):
+    with _project_of(model):
         params = _write_project(examples, others, precision, batch, runtime)
         engine = _run_stages(params, precision)
         if kept is None:
@@ -159,17 +154,6 @@ def _require_possible(model: Any, precision: str, calibration: Any, folder: str 
     if (path := Path(folder).absolute()).exists():
         raise EnginewrightError(f"folder: {path} exists already: take another, or remove it")
     return path
-
-
-@contextmanager
-def _temporary_project() -> Iterator[None]:
-    """Work in a new folder, so that no params.yaml and no code of the folder that the caller is in has a part."""
-    path = list(sys.path)
-    with scratch_folder() as folder, chdir(folder):
-        try:
-            yield
-        finally:
-            sys.path[:] = path
 
 
 def _write_project(
@@ -237,10 +221,9 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
     return engine
 
 
-# Read what a run of the pipeline found as one value.
-
-
 class Report(NamedTuple):
+    """What a run of the pipeline found."""
+
     recommended: str | None  # the precision to ship
     failures: dict[str, tuple[str, ...]]  # why a precision fails, by precision
     machine: Machine

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
 import torch
+from torch import nn
 
 from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import new_folder
@@ -19,7 +20,8 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu.nvml import GpuSampler
 from enginewright.engine.machine import Machine, differences
-from enginewright.engine.record import RECORD, REFUSED, EngineRecord, pass_on_refusal, read_engine
+from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
+from enginewright.graph.interface import Blueprint
 from enginewright.measure.benchmark import (
     FILE,
     RAW_COLUMNS,
@@ -39,6 +41,8 @@ from enginewright.measure.speed_records import ENGINE, LAUNCHED, Benchmark, Isol
 from enginewright.measure.timing import Contender, ContentionWatch, contention_problems, whole_machine
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
+
+Bind = Callable[[Feeds], Contender]  # returns the call to time
 
 
 def benchmark(
@@ -121,22 +125,18 @@ def _contenders(
     inference: InferenceParams,
     baselines: Sequence[Baseline],
     first: Feeds,
-) -> dict[str, Callable[[Feeds], Contender]]:
-    """Return, by name, the functions that bind feeds and return the call to time. `opened` closes them."""
+) -> dict[str, Bind]:
+    """Return, by name, what binds feeds. `opened` closes it."""
     loaded = opened.enter_context(open_engine(engine, here, inference))
-    found: dict[str, Callable[[Feeds], Contender]] = {ENGINE: loaded.bind}
+    found: dict[str, Bind] = {ENGINE: loaded.bind}
     loaded.run(first)  # shows whether its work can be captured
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
         found[LAUNCHED] = opened.enter_context(open_engine(engine, here, plain)).bind
-    blueprint = loaded.record.blueprint
-    model = None if baselines == (ONNXRUNTIME,) else load_model(weights)
+    load, blueprint = cache(partial(load_model, weights)), replace(loaded.record.blueprint, example=first)
     for baseline in baselines:
-        if baseline == ONNXRUNTIME:
-            session = onnxruntime_session(simplified / "model.onnx", replace(blueprint, example=first), inference)
-            found[baseline] = opened.enter_context(session).bind
-        elif model:
-            found[baseline] = partial(pytorch_contender, model, baseline, here.device, blueprint.build.tf32)
+        opener = _opened_baseline(baseline, simplified, load, here, inference, blueprint)
+        found[baseline] = opened.enter_context(opener)
     return found
 
 
@@ -153,8 +153,9 @@ def race(
     record = next(iter(records.values()))
     batch, baseline = quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
     feeds = SampleSet.open(validation).tuned(record.profile).cycled(batch)
+    load = partial(load_model, weights)
     openers: dict[str, Open] = {name: partial(_opened, engines / name, here, inference) for name in records}
-    openers[baseline] = partial(_opened_baseline, baseline, simplified, weights, here, inference, record)
+    openers[baseline] = partial(_opened_baseline, baseline, simplified, load, here, inference, record.blueprint)
     with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))
@@ -165,17 +166,22 @@ def race(
 
 
 @contextmanager
-def _opened(folder: Path, here: Machine, inference: InferenceParams) -> Iterator[Callable[[Feeds], Contender]]:
+def _opened(folder: Path, here: Machine, inference: InferenceParams) -> Iterator[Bind]:
     with open_engine(folder, here, inference) as engine:
         yield engine.bind
 
 
 @contextmanager
 def _opened_baseline(
-    baseline: str, simplified: Path, weights: Path, here: Machine, inference: InferenceParams, record: EngineRecord
-) -> Iterator[Callable[[Feeds], Contender]]:
+    baseline: str,
+    simplified: Path,
+    load: Callable[[], nn.Module],
+    here: Machine,
+    inference: InferenceParams,
+    blueprint: Blueprint,
+) -> Iterator[Bind]:
     if baseline == ONNXRUNTIME:
-        with onnxruntime_session(simplified / "model.onnx", record.blueprint, inference) as session:
+        with onnxruntime_session(simplified / "model.onnx", blueprint, inference) as session:
             yield session.bind
     else:
-        yield partial(pytorch_contender, load_model(weights), baseline, here.device, record.build.tf32)
+        yield partial(pytorch_contender, load(), baseline, here.device, blueprint.build.tf32)
