@@ -1,14 +1,12 @@
 """How fast engines are: one against PyTorch, and all against each other."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
 import torch
-from torch import nn
 
 from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import new_folder
@@ -21,7 +19,6 @@ from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu.nvml import GpuSampler
 from enginewright.engine.machine import Machine, differences
 from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
-from enginewright.graph.interface import Blueprint
 from enginewright.measure.benchmark import (
     FILE,
     RAW_COLUMNS,
@@ -34,15 +31,13 @@ from enginewright.measure.benchmark import (
     with_tuned_batches,
     write_exported_times,
 )
-from enginewright.measure.contenders import onnxruntime_session, pace_meter, pytorch_contender, require_possible
+from enginewright.measure.contenders import open_baseline, pace_meter, require_possible
 from enginewright.measure.isolated import measure_engine_isolated, pytorch_peak_memory
-from enginewright.measure.race import Open, race_engines
+from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.speed_records import ENGINE, LAUNCHED, Benchmark, Isolated
-from enginewright.measure.timing import Contender, ContentionWatch, contention_problems, whole_machine
+from enginewright.measure.timing import Bind, ContentionWatch, contention_problems, whole_machine
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
-
-Bind = Callable[[Feeds], Contender]  # returns the call to time
 
 
 def benchmark(
@@ -126,17 +121,17 @@ def _contenders(
     baselines: Sequence[Baseline],
     first: Feeds,
 ) -> dict[str, Bind]:
-    """Return, by name, what binds feeds. `opened` closes it."""
+    """Return, by name, the functions that bind feeds and return the call to time. `opened` closes them."""
     loaded = opened.enter_context(open_engine(engine, here, inference))
     found: dict[str, Bind] = {ENGINE: loaded.bind}
     loaded.run(first)  # shows whether its work can be captured
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
         found[LAUNCHED] = opened.enter_context(open_engine(engine, here, plain)).bind
-    load, blueprint = cache(partial(load_model, weights)), replace(loaded.record.blueprint, example=first)
+    graph, load_pytorch = simplified / "model.onnx", cache(partial(load_model, weights))
     for baseline in baselines:
-        opener = _opened_baseline(baseline, simplified, load, here, inference, blueprint)
-        found[baseline] = opened.enter_context(opener)
+        opening = open_baseline(baseline, loaded.record, first, graph, load_pytorch, inference)
+        found[baseline] = opened.enter_context(opening)
     return found
 
 
@@ -153,9 +148,9 @@ def race(
     record = next(iter(records.values()))
     batch, baseline = quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
     feeds = SampleSet.open(validation).tuned(record.profile).cycled(batch)
-    load = partial(load_model, weights)
-    openers: dict[str, Open] = {name: partial(_opened, engines / name, here, inference) for name in records}
-    openers[baseline] = partial(_opened_baseline, baseline, simplified, load, here, inference, record.blueprint)
+    openers: dict[str, Open] = {name: partial(open_contender, engines / name, here, inference) for name in records}
+    graph, load_pytorch = simplified / "model.onnx", partial(load_model, weights)
+    openers[baseline] = partial(open_baseline, baseline, record, feeds, graph, load_pytorch, inference)
     with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))
@@ -163,25 +158,3 @@ def race(
     for name in records:
         median, low, high = raced.times(name, baseline)
         print(f"{name}, batch {batch}: {median:.2f} times {baseline} ({low:.2f} to {high:.2f})")
-
-
-@contextmanager
-def _opened(folder: Path, here: Machine, inference: InferenceParams) -> Iterator[Bind]:
-    with open_engine(folder, here, inference) as engine:
-        yield engine.bind
-
-
-@contextmanager
-def _opened_baseline(
-    baseline: str,
-    simplified: Path,
-    load: Callable[[], nn.Module],
-    here: Machine,
-    inference: InferenceParams,
-    blueprint: Blueprint,
-) -> Iterator[Bind]:
-    if baseline == ONNXRUNTIME:
-        with onnxruntime_session(simplified / "model.onnx", blueprint, inference) as session:
-            yield session.bind
-    else:
-        yield partial(pytorch_contender, load(), baseline, here.device, blueprint.build.tf32)

@@ -42,10 +42,9 @@ from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.runtimes.tensorrt_library import read_timing_cache
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.tools import write_comparison
-from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE, open_as_written, run_graph
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
-from enginewright.graph.simplify import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE
 from enginewright.measure.contenders import pytorch_contender, require_possible
 from enginewright.measure.speed_records import ENGINE, LAUNCHED, trace_engine
 from enginewright.pipeline import speed
