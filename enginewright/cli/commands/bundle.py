@@ -3,6 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
+from enginewright.bundle.write import write_bundle
 from enginewright.cli.arguments import FILE, FOLDER, PRECISION, add_completed, add_path
 from enginewright.core.files import ARTIFACTS, REPORTS
 
@@ -28,8 +29,6 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.bundle.write import write_bundle
-
     folder, doubts = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports, chosen.sign)
     print(folder)
     for doubt in doubts:

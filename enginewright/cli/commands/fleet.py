@@ -1,17 +1,15 @@
-"""`enginewright fleet`."""
+"""`enginewright fleet`: build, validate and race on all machines of fleet.yaml, and make one page."""
 
 import json
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from enginewright.cli.arguments import FILE, add_path, number_above_zero
-from enginewright.core.files import REPORTS
-
-if TYPE_CHECKING:
-    from enginewright.targets.answer import Answer
-    from enginewright.targets.file import Fleet
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import REPORTS, new_file
+from enginewright.targets.answer import Answer
+from enginewright.targets.file import Fleet
 
 FAILED = 5
 PAGE = REPORTS / "fleet.html"
@@ -49,10 +47,6 @@ def milliseconds(given: str) -> float:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.core.errors import EnginewrightError
-    from enginewright.core.files import new_file
-    from enginewright.targets.file import Fleet
-
     fleet = Fleet.read(chosen.file)
     asked = fleet.only(tuple(chosen.target))
     from enginewright.targets.page import as_text, render_fleet  # these take a second, and a mistake is told at once
@@ -83,9 +77,8 @@ def run(chosen: Namespace) -> int:
     return FAILED if failed else int(not chose)
 
 
-def say_what_to_take(fleet: "Fleet", models: "dict[str, list[Answer]]", chosen: Namespace) -> bool:
+def say_what_to_take(fleet: Fleet, models: dict[str, list[Answer]], chosen: Namespace) -> bool:
     """Name the choice for each model. Return False if there is one that nothing keeps the limits for."""
-    from enginewright.core.errors import EnginewrightError
     from enginewright.targets.run import choose, described, offers_of
 
     chose = True
