@@ -8,7 +8,7 @@ from enginewright.core.params.build import BuildParams
 from enginewright.core.params.model import BoxesParams, ModelParams
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Target, lacking
 from enginewright.engine.record import REFUSED, Refusal
 from enginewright.engine.tools import write_comparison
@@ -21,18 +21,16 @@ def build(precision: str, converted: Path, target: Path, validation: Path, plugi
     samples = SampleSet.open(validation)
     user_plugins(params.tensorrt.plugins, plugins)
     try:
-        record = build_engine(
+        graph = DescribedGraph(
             precision,
             converted / "model.onnx",
-            wanted,
-            params,
             samples.manifest,
-            engine,
-            ModelParams.read().scores,
-            BoxesParams.read(),
-            validation / TOKENIZER if samples.manifest.text else None,
-            samples.cycled(params.profile.batch.min),
+            scores=ModelParams.read().scores,
+            boxes=BoxesParams.read(),
+            tokenizer=validation / TOKENIZER if samples.manifest.text else None,
+            example=samples.cycled(params.profile.batch.min),
         )
+        record = build_engine(graph, wanted, params, engine)
         write_comparison(record, converted / "model.onnx", checked_feeds(samples, params.profile), engine)
     except EnginewrightError as error:
         if not (without := lacking(wanted, precision)):

@@ -12,7 +12,7 @@ from enginewright.core.params.model import BoxesParams, ModelParams
 from enginewright.core.params.precisions import MixParams, PrecisionParams
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, Target
 from enginewright.engine.record import read_engine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
@@ -117,7 +117,8 @@ def _builder(precision: str, target: Target, build: BuildParams, samples: Sample
     example = samples.cycled(build.profile.batch.min)
 
     def build_mix(graph: Path, engine: Path) -> None:
-        build_engine(precision, graph, target, build, known, engine, scores, boxes, tokenizer, example)
+        described = DescribedGraph(precision, graph, known, scores, boxes, tokenizer, example)
+        build_engine(described, target, build, engine)
 
     return build_mix
 

@@ -61,14 +61,15 @@ import sys
 from pathlib import Path
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.machine import target_of
 onnx, build, manifest, folder, described, *tokenizer = sys.argv[1:]
 machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)
 Path(described).write_text(machine.model_dump_json())
-build_engine("fp32", Path(onnx), target_of(machine, build.tensorrt), build, Manifest.model_validate_json(manifest),
-             Path(folder), tokenizer=Path(tokenizer[0]) if tokenizer else None)
+graph = DescribedGraph("fp32", Path(onnx), Manifest.model_validate_json(manifest),
+                       tokenizer=Path(tokenizer[0]) if tokenizer else None)
+build_engine(graph, target_of(machine, build.tensorrt), build, Path(folder))
 """
 
 
