@@ -70,7 +70,7 @@ class Implicit(TensorRT):
     def make(self, folder: Path, calibrator: Any, like: EngineRecord) -> Row:
         """Make an engine's folder like that of the engine with Q/DQ nodes, so that it is opened like any other. Return
         what TensorRT made of the calibrator; `why_not` is None if there is an engine."""
-        trt, blueprint, started = self._trt(), read_blueprint(SIMPLIFIED, like.build), time.perf_counter()
+        trt, blueprint, started = self._trt, read_blueprint(SIMPLIFIED, like.build), time.perf_counter()
         others = shutil.ignore_patterns(PLAN)
         shutil.copytree(ENGINES / "int8", folder, ignore=others, copy_function=shutil.copyfile, dirs_exist_ok=True)
         self._log.lines.clear()

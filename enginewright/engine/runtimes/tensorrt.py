@@ -1,20 +1,19 @@
 """TensorRT 10 and 11, and TensorRT for RTX, which shares their API and builds without a GPU."""
 
 import ctypes
-import importlib
 import math
+import mmap
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import RUNTIMES, not_installed
+from enginewright.core.facts import not_installed
 from enginewright.core.files import sha256
 from enginewright.core.params.build import Bound, BuildParams, InferenceParams, TensorRTParams, WeightsOnGPU
 from enginewright.core.progress import Phases
@@ -24,25 +23,9 @@ from enginewright.engine.gpu.nvml import find_gpu
 from enginewright.engine.gpu.session import DeviceSession, Scratch
 from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
 from enginewright.engine.runtimes import Arrays
+from enginewright.engine.runtimes import tensorrt_library as nvidia
 from enginewright.engine.runtimes.layer_times import WARM_UP, median_times
-from enginewright.engine.runtimes.tensorrt_library import (
-    MORE_MEMORY,
-    Executor,
-    errors_of,
-    layer_of,
-    locked,
-    new_allocator,
-    new_log,
-    new_monitor,
-    new_profiler,
-    new_reader,
-    read_timing_cache,
-    set_aside,
-    set_profile,
-    timing_cache_path,
-    with_advice,
-    write_timing_cache,
-)
+from enginewright.engine.runtimes.tensorrt_library import Library
 from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint
 
@@ -57,24 +40,25 @@ class TensorRT:
     """Build and run plans with one of NVIDIA's two libraries."""
 
     def __init__(self, library: str) -> None:
-        self._library, self._is_rtx, self._oldest = library, library == "tensorrt_rtx", OLDEST[library]
-        self._title, self._install = RUNTIMES[library].title, RUNTIMES[library].install
+        self._library = Library(library)
+        self._title, self._is_rtx, self._why = self._library.title, self._library.is_rtx, self._library.why
         self._loaded: set[str] = set()  # the hashes of plugin libraries
 
     def missing(self) -> str | None:
-        if absent := not_installed(self._library):
+        name, install = self._library.name, self._library.install
+        if absent := not_installed(name):
             return absent
         try:
             found = self.version()
         except (ImportError, OSError) as error:
-            return f"{self._title} cannot be loaded ({error}): {self._install}"
-        if tuple(map(int, found.split(".")[:2])) >= self._oldest:
+            return f"{self._title} cannot be loaded ({error}): {install}"
+        if tuple(map(int, found.split(".")[:2])) >= OLDEST[name]:
             return None
-        oldest = ".".join(map(str, self._oldest))
-        return f"{self._title} {found} is too old, Enginewright is written for {oldest} and newer: {self._install}"
+        oldest = ".".join(map(str, OLDEST[name]))
+        return f"{self._title} {found} is too old, Enginewright is written for {oldest} and newer: {install}"
 
     def version(self) -> str:
-        return str(self._trt().__version__)
+        return self._library.version
 
     def device(self) -> str:
         return "cuda"
@@ -83,7 +67,7 @@ class TensorRT:
         """Build in a process of its own. Of 10.6's builder nothing but its process's end ends a build: told to stop, it
         took 107 further steps and 47 s on an H200."""
         # A new one can be sent there: this one may have a log, which is the library's.
-        return run_apart(f"the build of {onnx}", TensorRT(self._library).compile_here, onnx, blueprint, folder)
+        return run_apart(f"the build of {onnx}", TensorRT(self._library.name).compile_here, onnx, blueprint, folder)
 
     def compile_here(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
         options = blueprint.build.tensorrt
@@ -102,7 +86,7 @@ class TensorRT:
 
     def _plan(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Any:
         """Build a strongly typed network: the graph says which operator runs in which type."""
-        trt = self._trt()
+        trt = self._trt
         self._log.lines.clear()
         builder = self._started(trt.Builder, folder, blueprint.build)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -113,7 +97,9 @@ class TensorRT:
             plan = self._build(builder, network, config)
         if plan is None:
             # With 700 MB left, 10.6 said on an H200 "Cask (no further information)" and "invalid resource handle".
-            scarce = f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {MORE_MEMORY}" if free < SCARCE else ""
+            scarce = (
+                f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {nvidia.MORE_MEMORY}" if free < SCARCE else ""
+            )
             raise EnginewrightError(f"{self._title} cannot build {onnx}: {self._why(scarce)}")
         del parser  # only now, since it holds the network's weights
         return plan
@@ -141,8 +127,12 @@ class TensorRT:
         replay = inference.cuda_graph and not captures_itself
         shares = inference.share_scratch and requests > 1
         scratch = Scratch(engine.device_memory_size_v2, requests) if shares else None
-        contexts = (self._context(engine, inference.cuda_graph, scratch) for _ in range(requests))
-        return [self._session(engine, context, blueprint, captures_itself, replay, scratch) for context in contexts]
+        sessions = []
+        for _ in range(requests):
+            context, stream = self._context(engine, inference.cuda_graph, scratch), cuda.Stream()
+            executor = nvidia.Executor(self._library, engine, context, blueprint, stream.handle, captures_itself)
+            sessions.append(DeviceSession(stream, executor, blueprint, replay, scratch))
+        return sessions
 
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
@@ -150,11 +140,11 @@ class TensorRT:
         """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
         layers = [layer for layer in self._layers(folder, blueprint) if not layer.profile]  # that of the sizes to time
         engine = self._opened(folder, blueprint, inference)
-        context, profiler = self._context(engine), new_profiler(self._trt())
+        context, profiler, stream = self._context(engine), nvidia.new_profiler(self._trt), cuda.Stream()
         context.profiler = profiler
-        session = self._session(engine, context, blueprint)
+        executor = nvidia.Executor(self._library, engine, context, blueprint, stream.handle, replays=False)
         del context, engine  # only the session may hold them: it frees them in the right order
-        with closing(session):
+        with closing(DeviceSession(stream, executor, blueprint, replay=False)) as session:
             call = session.bind(feeds)
             return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
 
@@ -163,7 +153,7 @@ class TensorRT:
         if blueprint.build.tensorrt.is_stripped:
             shutil.copyfile(folder / PLAN, refitted / PLAN)
             return
-        trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
+        trt, engine = self._trt, self._deserialize(folder / PLAN, blueprint.build)
         self._refit(engine, onnx)
         settings = engine.create_serialization_config()
         settings.clear_flag(trt.SerializationFlag.EXCLUDE_WEIGHTS)
@@ -174,25 +164,9 @@ class TensorRT:
             raise EnginewrightError(f"{self._title} cannot write the engine with the weights of {onnx}: {self._why()}")
         (refitted / PLAN).write_bytes(plan)
 
-    def _session(
-        self,
-        engine: Any,
-        context: Any,
-        blueprint: Blueprint,
-        captures_itself: bool = False,
-        replay: bool = False,
-        scratch: Scratch | None = None,
-    ) -> DeviceSession:
-        stream = cuda.Stream()
-        allocator = new_allocator(self._trt())
-        executor = Executor(
-            self._title, engine, context, blueprint, allocator, self._log, captures_itself, stream.handle
-        )
-        return DeviceSession(stream, executor, blueprint, replay, scratch)
-
     def _build(self, builder: Any, network: Any, config: Any) -> Any:
         with closing(Phases(f"building for {self._title}")) as phases:
-            config.progress_monitor = new_monitor(self._trt(), phases)
+            config.progress_monitor = nvidia.new_monitor(self._trt, phases)
             return builder.build_serialized_network(network, config)
 
     def _started(self, kind: Any, folder: Path, build: BuildParams) -> Any:
@@ -200,7 +174,7 @@ class TensorRT:
         become: TensorRT does not do it by itself. To do it again changes nothing."""
         if not self._is_rtx:
             cuda.require_memory(f"{self._title} starts")
-            self._trt().init_libnvinfer_plugins(self._log, "")
+            self._trt.init_libnvinfer_plugins(self._log, "")
         try:
             started = kind(self._log)
         except TypeError:  # the bindings raise it where the library returns nothing
@@ -220,24 +194,24 @@ class TensorRT:
         except OSError as error:
             raise EnginewrightError(f"{what} does not load: {error}") from None
         hands_out = any(hasattr(opened, function) for function in HAND_OUT_PLUGINS)
-        if hands_out and not self._trt().get_plugin_registry().load_library(str(library.resolve())):
+        if hands_out and not self._trt.get_plugin_registry().load_library(str(library.resolve())):
             raise EnginewrightError(f"{what} is refused by {self._title}: {self._why()}")
         self._loaded.add(content)
 
     def _parse(self, network: Any, onnx: Path, build: BuildParams) -> Any:
-        trt = self._trt()
+        trt = self._trt
         parser = trt.OnnxParser(network, self._log)
         parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)  # the plugin would bind an engine to this version
         if build.tensorrt.plugins and hasattr(trt.OnnxParserFlag, "ENABLE_PLUGIN_OVERRIDE"):  # since 10.15
             # A user's plugin may take over an operator of ONNX, which ONNX Runtime can execute, too.
             parser.set_flag(trt.OnnxParserFlag.ENABLE_PLUGIN_OVERRIDE)
         if not parser.parse_from_file(str(onnx)):
-            why = with_advice(errors_of(parser), self._is_rtx, "") or self._why()
+            why = self._library.with_advice(nvidia.errors_of(parser)) or self._why()
             raise EnginewrightError(f"{self._title} cannot read {onnx}: {why}")
         return parser
 
     def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
-        trt, build = self._trt(), blueprint.build
+        trt, build = self._trt, blueprint.build
         options, config = build.tensorrt, builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the layers can be inspected
         config.builder_optimization_level = options.optimization_level
@@ -289,7 +263,7 @@ class TensorRT:
         others = [name.lower() for name in getattr(kinds, "__members__", {"NONE": None})]
         raise EnginewrightError(
             f"{self._title} {self.version()} does not have build.tensorrt.{option}: {wanted}: set it to "
-            f"{' or '.join(others)}, or install a later version: {self._install}"
+            f"{' or '.join(others)}, or install a later version: {self._library.install}"
         )
 
     @contextmanager
@@ -301,26 +275,23 @@ class TensorRT:
             return
         path: Path | None = None
         with _warning_only("read"):
-            path = timing_cache_path(gpu.device_name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
-            with locked(path):
-                known = self._read_cache(config, path)
-                if known is not None and not config.set_timing_cache(known, ignore_mismatch=False):
-                    print(f"{self._title} refuses the timings of earlier builds: {self._why()}", file=sys.stderr)
-                    known = None
-                if known is None:
-                    config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
+            library = f"{self._library.name}-{self.version()}"
+            path = nvidia.timing_cache_path(gpu.device_name, gpu.capability, gpu.driver, library)
+            with nvidia.locked(path):
+                known = nvidia.read_timing_cache(path)
+            if known and not config.set_timing_cache(config.create_timing_cache(known), ignore_mismatch=False):
+                print(f"{self._title} refuses the timings of earlier builds: {self._why()}", file=sys.stderr)
+                known = b""
+            if not known:
+                config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
         yield
         with _warning_only("kept"):
             if path and (measured := config.get_timing_cache()):
-                with locked(path):
-                    others = self._read_cache(config, path)  # another build may have written since
-                    if others is not None and not measured.combine(others, ignore_mismatch=False):
-                        set_aside(path)
-                    write_timing_cache(path, bytes(measured.serialize()))
-
-    def _read_cache(self, config: Any, path: Path) -> Any:
-        content = read_timing_cache(path)
-        return config.create_timing_cache(content) if content else None
+                with nvidia.locked(path):
+                    others = nvidia.read_timing_cache(path)  # another build may have written since
+                    if others and not measured.combine(config.create_timing_cache(others), ignore_mismatch=False):
+                        nvidia.set_aside(path)
+                    nvidia.write_timing_cache(path, bytes(measured.serialize()))
 
     def _opened(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams | None = None, requests: int = 1
@@ -335,7 +306,7 @@ class TensorRT:
         return engine
 
     def _refit(self, engine: Any, onnx: Path) -> None:
-        trt, what = self._trt(), f"{self._title} cannot take the weights of {onnx}"
+        trt, what = self._trt, f"{self._title} cannot take the weights of {onnx}"
         self._log.lines.clear()
         try:
             refitter = trt.Refitter(engine, self._log)
@@ -343,7 +314,7 @@ class TensorRT:
             raise EnginewrightError(f"{what}: {self._why()}") from None
         parser = trt.OnnxParserRefitter(refitter, self._log)  # it holds the weights until they are in the engine
         if not parser.refit_from_file(str(onnx)):
-            raise EnginewrightError(f"{what}: {errors_of(parser) or self._why()}")
+            raise EnginewrightError(f"{what}: {nvidia.errors_of(parser) or self._why()}")
         if not refitter.refit_cuda_engine():
             missing = refitter.get_missing_weights()
             raise EnginewrightError(f"{what}: {f'it lacks {first_few(missing)}' if missing else self._why()}")
@@ -365,26 +336,19 @@ class TensorRT:
             print(f"{held}, the others are streamed (inference.weights_on_gpu_mb)", file=sys.stderr)
 
     def _deserialize(self, plan: Path, build: BuildParams) -> Any:
-        trt, title = self._trt(), self._title
         self._log.lines.clear()
-        runtime = self._started(trt.Runtime, plan.parent, build)
+        runtime = self._started(self._trt.Runtime, plan.parent, build)
         if not self._is_rtx and build.tensorrt.version_compatible:
             runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
-        with plan.open("rb") as file:
-            try:
-                # Before 10.7 there is no such reader, and the plan is in memory for a moment.
-                reader = new_reader(trt, file) if hasattr(trt, "IStreamReaderV2") else file.read()
-            except RuntimeError as error:  # the reader opens the driver, to copy weights to the GPU by itself
-                raise EnginewrightError(
-                    f"{title} cannot load {plan}: no NVIDIA driver is installed ({error})"
-                ) from None
-            engine = runtime.deserialize_cuda_engine(reader)
+        with plan.open("rb") as file:  # mapped, so that a large plan is not held in memory beside the engine made of it
+            engine = runtime.deserialize_cuda_engine(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if engine is None:
-            raise EnginewrightError(f"{title} cannot load {plan}: {self._why('Run `dvc repro` to build it again')}")
+            why = self._why("Run `dvc repro` to build it again")
+            raise EnginewrightError(f"{self._title} cannot load {plan}: {why}")
         return engine
 
     def _context(self, engine: Any, replay: bool = False, scratch: Scratch | None = None) -> Any:
-        trt = self._trt()
+        trt = self._trt
         strategies = trt.ExecutionContextAllocationStrategy
         strategy = strategies.USER_MANAGED if scratch else strategies.STATIC
         if self._is_rtx:
@@ -410,7 +374,7 @@ class TensorRT:
         The profiles have equally many layers, one profile's after the other's. Of several, 10.6 describes no engine as
         a whole, and a layer only in its own profile: in others it gives nothing, and crashed once.
         """
-        engine, json = self._opened(folder, blueprint), self._trt().LayerInformationFormat.JSON
+        engine, json = self._opened(folder, blueprint), self._trt.LayerInformationFormat.JSON
         profiles, found = blueprint.build.all_profiles, []
         many, rest = divmod(engine.num_layers, len(profiles))
         if rest:
@@ -419,7 +383,7 @@ class TensorRT:
         with closing(cuda.Stream()) as stream:
             for number, profile in enumerate(profiles):
                 context, inspector = self._context(engine), engine.create_engine_inspector()
-                set_profile(self._title, context, number, stream.handle, self._log)
+                nvidia.set_profile(self._library, context, number, stream.handle)
                 tuned = blueprint.interface.zeros(profile.at("opt"))  # they stay while the context reads from them
                 for spec in blueprint.interface.inputs:
                     if spec.values:
@@ -429,21 +393,17 @@ class TensorRT:
                 inspector.execution_context = context  # the context must outlive the next calls
                 layers = range(number * many, (number + 1) * many)
                 texts = [inspector.get_layer_information(index, json) for index in layers]
-                found += [layer_of(text, number) for text in texts if text]
+                found += [nvidia.layer_of(text, number) for text in texts if text]
             stream.synchronize()
         return found
 
-    def _why(self, otherwise: str = "") -> str:
-        """Return TensorRT's reason, and what to do about it."""
-        return with_advice(self._log.reason(), self._is_rtx, otherwise)
-
-    @cached_property
-    def _log(self) -> Any:
-        """Create the log once for the process: the library keeps the first one that it is given."""
-        return new_log(self._trt())
-
+    @property
     def _trt(self) -> Any:
-        return importlib.import_module(self._library)
+        return self._library.trt
+
+    @property
+    def _log(self) -> Any:
+        return self._library.log
 
 
 @contextmanager
