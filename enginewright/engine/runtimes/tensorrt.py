@@ -15,7 +15,7 @@ from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import not_installed
 from enginewright.core.files import sha256
-from enginewright.core.params.build import Bound, BuildParams, InferenceParams, TensorRTParams, WeightsOnGPU
+from enginewright.core.params.build import Bound, BuildParams, InferenceParams, WeightsOnGPU
 from enginewright.core.progress import Phases
 from enginewright.core.text import file_size, first_few
 from enginewright.engine.gpu import cuda
@@ -97,10 +97,9 @@ class TensorRT:
             plan = self._build(builder, network, config)
         if plan is None:
             # With 700 MB left, 10.6 said on an H200 "Cask (no further information)" and "invalid resource handle".
-            scarce = (
-                f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {nvidia.MORE_MEMORY}" if free < SCARCE else ""
-            )
-            raise EnginewrightError(f"{self._title} cannot build {onnx}: {self._why(scarce)}")
+            scarce = f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {nvidia.MORE_MEMORY}"
+            why = self._why(scarce if free < SCARCE else "")
+            raise EnginewrightError(f"{self._title} cannot build {onnx}: {why}")
         del parser  # only now, since it holds the network's weights
         return plan
 
@@ -235,8 +234,14 @@ class TensorRT:
             config.avg_timing_iterations = options.avg_timing_iterations
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
-        for flag in _weight_flags(options):
-            config.set_flag(getattr(trt.BuilderFlag, flag))
+        if options.is_stripped:
+            config.set_flag(trt.BuilderFlag.STRIP_PLAN)
+        if options.refit:
+            config.set_flag(trt.BuilderFlag.REFIT)
+        elif options.is_stripped:  # for the weights of the build alone: NVIDIA warns that REFIT can lose a bias
+            config.set_flag(trt.BuilderFlag.REFIT_IDENTICAL)
+        if options.streaming:
+            config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
         for number, sizes in enumerate(build.all_profiles):
             profile = builder.create_optimization_profile()
             for spec in blueprint.interface.inputs:
@@ -413,11 +418,3 @@ def _warning_only(done: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         print(f"timings are not {done} (build.tensorrt.timing_cache): {error}", file=sys.stderr)
-
-
-def _weight_flags(options: TensorRTParams) -> list[str]:
-    """Return the flags of the builder. NVIDIA warns that REFIT can lose the bias of a matrix product, which
-    REFIT_IDENTICAL does not: it is for the weights of the build alone."""
-    refit = "REFIT" if options.refit else "REFIT_IDENTICAL"
-    flags = {"STRIP_PLAN": options.is_stripped, refit: options.is_stripped or options.refit}
-    return [flag for flag, is_wanted in (flags | {"WEIGHT_STREAMING": options.streaming}).items() if is_wanted]
