@@ -16,8 +16,7 @@ from enginewright.core.facts import not_installed
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.engine.record import Layer, LayerTime
-from enginewright.engine.runtimes import Arrays
-from enginewright.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
+from enginewright.engine.runtimes import WARM_UP, Arrays, CallTimes, median_times
 from enginewright.engine.runtimes.openvino_graph import openvino, read_graph
 from enginewright.graph.interface import Blueprint
 

@@ -22,9 +22,8 @@ from enginewright.engine.gpu import cuda
 from enginewright.engine.gpu.nvml import find_gpu
 from enginewright.engine.gpu.session import DeviceSession, Scratch
 from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
-from enginewright.engine.runtimes import Arrays
+from enginewright.engine.runtimes import WARM_UP, Arrays, median_times
 from enginewright.engine.runtimes import tensorrt_library as nvidia
-from enginewright.engine.runtimes.layer_times import WARM_UP, median_times
 from enginewright.engine.runtimes.tensorrt_library import Library
 from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint

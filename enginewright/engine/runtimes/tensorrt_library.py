@@ -21,8 +21,7 @@ from enginewright.core.files import new_file
 from enginewright.core.progress import Phases
 from enginewright.engine.gpu.session import Growing, Shape
 from enginewright.engine.record import UNKNOWN, Layer
-from enginewright.engine.runtimes import Arrays
-from enginewright.engine.runtimes.layer_times import CallTimes
+from enginewright.engine.runtimes import Arrays, CallTimes
 from enginewright.graph.interface import Blueprint
 
 MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
