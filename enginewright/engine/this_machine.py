@@ -20,9 +20,9 @@ INSTRUCTION_SETS = (
 )  # fmt: skip
 
 
-def describe_machine(wanted: str) -> Machine:
+def describe_machine(asked: str) -> Machine:
     """Return all that an engine and a timing depend on here. If the runtime is `auto`, this is where it is chosen."""
-    name = wanted if wanted != "auto" else _preferred()
+    name = asked if asked != "auto" else _preferred()
     runtime = load_runtime(name)
     if missing := runtime.missing():
         raise EnginewrightError(f"runtime: {name} is asked for in params.yaml, but {missing}")
