@@ -14,6 +14,7 @@ from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pip
 from enginewright.bundle.write import write_bundle
 from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
 from enginewright.engine.record import EngineRecord
 from enginewright.measure.accuracy_records import Validation
 
@@ -232,7 +233,7 @@ samples: {source: data/images/cells}
 
 def bundled_answers(image):
     """Return what the example of a bundle says, line by line."""
-    write_bundle("int8", Path("bundle"), Path("artifacts"), Path("reports"))
+    write_bundle("int8", Path("bundle"), Path("artifacts"), Path("reports"), Params.read())
     command = [sys.executable, "bundle/infer.py", str(image)]
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     assert done.returncode == 0, done.stderr

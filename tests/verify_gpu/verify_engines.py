@@ -3,6 +3,7 @@
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +12,8 @@ from onnx import numpy_helper
 from support.gpu import KEEP, LIMITS, PLAIN, REPLAYED, is_for, meant, relative_error
 from support.pass_checks import model_of_text
 
+from enginewright.bundle.facts import render
 from enginewright.bundle.gate import Passed
-from enginewright.bundle.triton import render
 from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.build import Range
@@ -110,7 +111,7 @@ def test_a_bundle_opens_the_engine_as_it_was_validated(layout, engines, graphs, 
     folder = tmp_path / "engine"
     folder.mkdir()
     optimize(graphs["fp16"], folder, exact, layout)
-    settings = Passed(folder, graphs["fp16"], record, None, machine).settings
+    settings = Passed(folder, graphs["fp16"], record, None, machine, Path(), ()).settings
     assert settings == {"use_tf32": "0", **layout}
     benchmark, batch = SimpleNamespace(threads=0), record.profile.batch
     facts = {"target": record.target, "settings": settings, "batch": batch, "sizes": {}, "benchmark": benchmark}

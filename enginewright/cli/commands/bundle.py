@@ -29,8 +29,10 @@ def add_arguments(command: ArgumentParser) -> None:
 
 def run(chosen: Namespace) -> int:
     from enginewright.bundle.write import write_bundle
+    from enginewright.core.params.all import Params
 
-    folder, doubts = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports, chosen.sign)
+    places = chosen.out, chosen.artifacts, chosen.reports
+    folder, doubts = write_bundle(chosen.precision, *places, Params.read(), chosen.sign)
     print(folder)
     for doubt in doubts:
         print(doubt, file=sys.stderr)
