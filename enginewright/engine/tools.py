@@ -37,114 +37,38 @@ def reproduce_script(record: EngineRecord, onnx: str) -> str:
     """Return a script that repeats the build with NVIDIA's own command, and times both engines with it. `onnx` is the
     path of the graph as seen from the engine's folder."""
     target, options, inputs = record.target, record.build.tensorrt, record.interface.inputs
-    version, varies = _version(record), any(BATCH in spec.shape for spec in inputs)
-    by_number = not _is_rtx(record) and not target.or_newer  # such a plan is loaded by its own version alone
-    tuned = record.profile.at("opt") | {BATCH: "batch"}
+    is_rtx, version = target.runtime == "tensorrt_rtx", tuple(map(int, target.runtime_version.split(".")))
+    tuned, profiles = record.profile.at("opt"), record.build.all_profiles
+    # trtexec refuses shapes for a graph that has none. It takes values that hold sizes in the place of a shape.
+    varying = [s for s in inputs if s.values or any(isinstance(size, str) for size in s.shape)]
+    bounds = [{bound: _shapes(varying, each.at(bound)) for bound in get_args(Bound)} for each in profiles]
+    indices = [spec for spec in inputs if spec.dtype in INDICES and not spec.values]
+    files = (f'{shlex.quote(spec.name)}:"$scratch"/{number}' for number, spec in enumerate(indices))
     return _rendered(
         "reproduce.sh.j2",
+        target=target,
+        build=record.build,
+        options=options,
+        onnx=shlex.quote(onnx),
         command=RUNTIMES[target.runtime].trtexec,
-        runtime=target.runtime,
-        version=target.runtime_version,
         brought_by=BROUGHT_BY[target.runtime],
-        number=10000 * version[0] + 100 * version[1] + version[2] if by_number else None,
-        lacks_refit=options.is_stripped and not _is_rtx(record) and version < (10, 14),
-        streaming=options.streaming,
+        rtx=is_rtx,
+        version=version,
+        # Such a plan is loaded by its own version alone.
+        number=10000 * version[0] + 100 * version[1] + version[2] if not is_rtx and not target.or_newer else None,
+        is_old=version < ((1, 5) if is_rtx else (11,)),  # later versions leave the copies out by default
         plugins=shlex.join(options.plugin_names),
-        batch=record.profile.batch.opt if varies else None,
-        choices=list(_choices(record)) if varies and len(record.build.all_profiles) > 1 else None,
+        batch=record.profile.batch.opt if any(BATCH in spec.shape for spec in inputs) else None,
+        choices=list(_choices(record)),
         batched=sum(BATCH in spec.shape for spec in inputs),
+        profiles=bounds if varying else [],
+        shapes=_shapes(varying, tuned | {BATCH: "${batch}"}),
         # By itself, trtexec would make up indices from -128 to 127, and read outside of tables. 0 is in every table.
-        zeros=[" * ".join([str(np.dtype(s.dtype).itemsize), *_shape(s, tuned)]) for s in _indices(record)],
-        build=_build_options(record, onnx),
-        run=_run_options(record, onnx),
+        zeros=[" * ".join([str(np.dtype(s.dtype).itemsize), *_shape(s, tuned | {BATCH: "batch"})]) for s in indices],
+        inputs=",".join(files),
+        tiling=get_args(TilingLevel).index(options.tiling_optimization_level),
+        compatibility=COMPATIBILITY.get(options.hardware_compatibility),
     )
-
-
-def _build_options(record: EngineRecord, onnx: str) -> list[str]:
-    build, options = record.build, record.build.tensorrt
-    flags = [
-        f"--onnx={shlex.quote(onnx)}",
-        '--saveEngine="$scratch"/reproduced.plan',
-        *_profiles(record),
-        f"--builderOptimizationLevel={options.optimization_level}",
-        "--profilingVerbosity=detailed",
-        "--skipInference",
-    ]
-    if options.workspace_mb is not None:
-        flags.append(f"--memPoolSize=workspace:{options.workspace_mb}M")
-    if not build.tf32:
-        flags.append("--noTF32")
-    if options.plugins:
-        flags.append('"${plugins[@]}"')
-        if _is_rtx(record) or _version(record) >= (10, 15):
-            flags.append("--enablePluginOverride")
-    if options.tiling_optimization_level != "none":
-        flags.append(f"--tilingOptimizationLevel={get_args(TilingLevel).index(options.tiling_optimization_level)}")
-    if options.max_aux_streams is not None:
-        flags.append(f"--maxAuxStreams={options.max_aux_streams}")
-    more = {"stripWeights": options.is_stripped, "refit": options.refit, "allowWeightStreaming": options.streaming}
-    flags += [f"--{flag}" for flag, is_set in more.items() if is_set]
-    if _is_rtx(record):
-        listed = ",".join(capability.replace(".", "") for capability in record.target.capabilities)
-        return [*flags, f"--computeCapabilities={listed}"]
-    flags.append(f"--avgTiming={options.avg_timing_iterations}")
-    if _version(record) < (11,):  # from 11 on, every network is strongly typed
-        flags.append("--stronglyTyped")
-    if options.hardware_compatibility != "none":
-        flags.append(f"--hardwareCompatibilityLevel={COMPATIBILITY[options.hardware_compatibility]}")
-    return [*flags, "--versionCompatible"] if options.version_compatible else flags
-
-
-def _run_options(record: EngineRecord, onnx: str) -> list[str]:
-    """Return the options for timing an engine as the report does: replayed, with its copies."""
-    options, is_rtx = record.build.tensorrt, _is_rtx(record)
-    is_old = _version(record) < ((1, 5) if is_rtx else (11,))  # later versions leave the copies out by default
-    flags = ['--loadEngine="$plan"']
-    if _varying(record):
-        flags.append(f"--shapes={_shapes(record, record.profile.at('opt') | {BATCH: '${batch}'})}")
-    if len(record.build.all_profiles) > 1 and any(BATCH in spec.shape for spec in record.interface.inputs):
-        flags.append('--useProfile="$profile"')
-    if indices := _indices(record):
-        files = (f'{shlex.quote(spec.name)}:"$scratch"/{number}' for number, spec in enumerate(indices))
-        flags.append(f"--loadInputs={','.join(files)}")
-    if options.plugins:
-        flags.append('"${plugins[@]}"')
-    if options.is_stripped:
-        flags += ["--refit", f"--refitFromOnnx={shlex.quote(onnx)}"]
-    if options.streaming:
-        flags += ["--allowWeightStreaming", '--weightStreamingBudget="$budget"']
-    flags += ["--warmUp=200", "--duration=3", "--useSpinWait" if is_old else "--includeDataTransfers"]
-    if is_rtx:
-        return [*flags, "--rtxCudaGraphStrategy=wholeGraph", "--specializeStrategyDS=eager"]
-    if is_old:
-        flags.append("--useCudaGraph")
-    return [*flags, "--versionCompatible"] if options.version_compatible else flags
-
-
-def _is_rtx(record: EngineRecord) -> bool:
-    return record.target.runtime == "tensorrt_rtx"
-
-
-def _version(record: EngineRecord) -> tuple[int, ...]:
-    return tuple(map(int, record.target.runtime_version.split(".")))
-
-
-def _varying(record: EngineRecord) -> list[TensorSpec]:
-    """Return the inputs whose shape varies, since trtexec refuses shapes for a graph that has none, and those that hold
-    sizes, whose values trtexec takes in the place of a shape."""
-    return [s for s in record.interface.inputs if s.values or any(isinstance(size, str) for size in s.shape)]
-
-
-def _indices(record: EngineRecord) -> list[TensorSpec]:
-    return [spec for spec in record.interface.inputs if spec.dtype in INDICES and not spec.values]
-
-
-def _profiles(record: EngineRecord) -> Iterator[str]:
-    """Yield the sizes of each profile, after its number, which a single one does not need."""
-    profiles = record.build.all_profiles if _varying(record) else ()
-    for number, profile in enumerate(profiles):
-        yield from [f"--profile={number}"] if len(profiles) > 1 else []
-        yield from (f"--{bound}Shapes={_shapes(record, profile.at(bound))}" for bound in get_args(Bound))
 
 
 def _choices(record: EngineRecord) -> Iterator[str]:
@@ -157,8 +81,8 @@ def _choices(record: EngineRecord) -> Iterator[str]:
             yield f"{number} {batch.min} {batch.opt} {batch.max} {other}"
 
 
-def _shapes(record: EngineRecord, sizes: Mapping[str, object]) -> str:
-    return ",".join(f"{shlex.quote(spec.name)}:{'x'.join(_shape(spec, sizes))}" for spec in _varying(record))
+def _shapes(specs: Iterable[TensorSpec], sizes: Mapping[str, object]) -> str:
+    return ",".join(f"{shlex.quote(spec.name)}:{'x'.join(_shape(spec, sizes))}" for spec in specs)
 
 
 def _shape(spec: TensorSpec, sizes: Mapping[str, object]) -> list[str]:
@@ -190,7 +114,7 @@ def comparison_script(record: EngineRecord, onnx: Path, folder: Path) -> str:
     return _rendered(
         "polygraphy.sh.j2",
         name=COMPARISON,
-        rtx=_is_rtx(record),
+        rtx=record.target.runtime == "tensorrt_rtx",
         has_twin=twin_of(load_graph(onnx)) is not None,
         onnx=shlex.quote(os.path.relpath(onnx, folder)),
         inputs=INPUTS,
