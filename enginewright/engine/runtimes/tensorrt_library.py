@@ -1,5 +1,6 @@
 """One of NVIDIA's two libraries: what its messages mean, what it calls while it works, its timings and its layers."""
 
+import ctypes
 import hashlib
 import importlib
 import json
@@ -17,8 +18,10 @@ from platformdirs import user_cache_path
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
-from enginewright.core.files import new_file
+from enginewright.core.files import new_file, sha256
+from enginewright.core.params.build import BuildParams
 from enginewright.core.progress import Phases
+from enginewright.engine.gpu import cuda
 from enginewright.engine.gpu.session import Growing, Shape
 from enginewright.engine.record import UNKNOWN, Layer
 from enginewright.engine.runtimes import Arrays, CallTimes
@@ -61,12 +64,12 @@ class Library:
     def __init__(self, name: str) -> None:
         self.name, self.is_rtx = name, name == "tensorrt_rtx"
         self.title, self.install = RUNTIMES[name].title, RUNTIMES[name].install
+        self._loaded: set[str] = set()  # the hashes of plugin libraries
 
     @property
     def trt(self) -> Any:
         return importlib.import_module(self.name)
 
-    @property
     def version(self) -> str:
         return str(self.trt.__version__)
 
@@ -74,6 +77,35 @@ class Library:
     def log(self) -> Any:
         """Create the log once for the process: the library keeps the first one that it is given."""
         return new_log(self.trt)
+
+    def started(self, kind: Any, folder: Path, build: BuildParams) -> Any:
+        """Create a builder or a runtime. Both need the plugins registered that RoiAlign, DeformConv and other operators
+        become: TensorRT does not do it by itself. To do it again changes nothing."""
+        if not self.is_rtx:
+            cuda.require_memory(f"{self.title} starts")
+            self.trt.init_libnvinfer_plugins(self.log, "")
+        try:
+            started = kind(self.log)
+        except TypeError:  # the bindings raise it where the library returns nothing
+            raise EnginewrightError(f"{self.title} does not start: {self.why()}") from None
+        for name in build.tensorrt.plugin_names:  # only now, since their registry logs to the log of a builder
+            self._load_plugins(folder / name)
+        return started
+
+    def _load_plugins(self, library: Path) -> None:
+        """Register the plugins of a user's library. It either does that by itself when it is opened, or has a function
+        that hands them to TensorRT, which refuses to register the same ones twice in a process."""
+        if (content := sha256(library)) in self._loaded:
+            return
+        what = f"the plugin library {library.name} (build.tensorrt.plugins)"
+        try:
+            opened = ctypes.CDLL(str(library.resolve()))
+        except OSError as error:
+            raise EnginewrightError(f"{what} does not load: {error}") from None
+        hands_out = any(hasattr(opened, function) for function in ("getCreators", "getPluginCreators"))
+        if hands_out and not self.trt.get_plugin_registry().load_library(str(library.resolve())):
+            raise EnginewrightError(f"{what} is refused by {self.title}: {self.why()}")
+        self._loaded.add(content)
 
     def why(self, otherwise: str = "") -> str:
         """Return the library's reason from its log, and what to do about it."""
