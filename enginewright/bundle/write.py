@@ -16,7 +16,7 @@ import numpy as np
 
 import enginewright
 from enginewright.bundle.facts import Example, example_of, facts_of, has_cpp_example, is_served, render, requirements
-from enginewright.bundle.gate import Passed, require_passed
+from enginewright.bundle.gate import Passed
 from enginewright.bundle.sbom import licence_text, write_sbom
 from enginewright.bundle.triton import write_repository
 from enginewright.bundle.verify import MANIFEST, SIGNATURE
@@ -44,25 +44,22 @@ class Bundle(Record):
     files: dict[str, str]
 
 
-def write_bundle(
-    precision: str, out: Path | None, artifacts: Path, reports: Path, params: Params, key: Path | None = None
-) -> tuple[Path, tuple[str, ...]]:
-    """Write the folder of a bundle, signed with a private key if one is given. Return it, and what is in doubt."""
-    private = read_key(key) if key else None  # at first, so that a wrong one costs nothing
-    passed = require_passed(precision, artifacts, reports)
+def write_bundle(passed: Passed, params: Params, out: Path | None, key: Any = None) -> Path:
+    """Write and return the folder of a bundle, signed if a private key is given. By itself it lies in bundles/."""
+    precision = passed.record.precision
     name = Path(params.model.source).stem if params.model.is_onnx else params.model.source
     model = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{name}-{precision}")  # which is the name of a folder
     folder = out or Path("bundles") / model
     with alone_in(folder.resolve().parent):
         require_replaceable(folder)
         with new_folder(folder.resolve()) as unfinished:
-            fill(passed, params, model, unfinished, private is not None)
+            fill(passed, params, model, unfinished, key is not None)
             require_unchanged(passed, unfinished)
             files = {path.relative_to(unfinished).as_posix(): sha256(path) for path in files_in(unfinished)}
             Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
-            if private:
-                (unfinished / SIGNATURE).write_bytes(private.sign((unfinished / MANIFEST).read_bytes()))
-    return folder, passed.doubts
+            if key:
+                (unfinished / SIGNATURE).write_bytes(key.sign((unfinished / MANIFEST).read_bytes()))
+    return folder
 
 
 def read_key(file: Path) -> Any:

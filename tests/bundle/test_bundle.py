@@ -859,9 +859,9 @@ def test_two_bundles_at_once_wait_for_each_other(project, monkeypatch):
     monkeypatch.chdir(project)
     monkeypatch.setattr(write, "fill", lambda *given: (time.sleep(0.1), fill(*given)))
     with ThreadPoolExecutor() as both:
-        places = (Path("artifacts"), Path("reports"), Params.read())
+        passed = require_passed("fp32", Path("artifacts"), Path("reports"))
         assert (
-            list(both.map(lambda _: write_bundle("fp32", Path("both"), *places), range(2))) == [(Path("both"), ())] * 2
+            list(both.map(lambda _: write_bundle(passed, Params.read(), Path("both")), range(2))) == [Path("both")] * 2
         )
 
 
@@ -877,7 +877,7 @@ def test_an_engine_that_changes_while_it_is_packed_is_refused(project, monkeypat
     if name == "engine.json":  # whole, but another one
         monkeypatch.setattr(write, "read_engine", lambda folder: None)
     with pytest.raises(EnginewrightError, match="was changed while it was packed, as by `dvc repro`: pack it again"):
-        write_bundle("fp32", None, Path("artifacts"), Path("reports"), Params.read())
+        write_bundle(require_passed("fp32", Path("artifacts"), Path("reports")), Params.read(), None)
     assert not list(project.glob("bundles/*"))
 
 

@@ -28,12 +28,13 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.bundle.write import write_bundle
+    from enginewright.bundle.gate import require_passed
+    from enginewright.bundle.write import read_key, write_bundle
     from enginewright.core.params.all import Params
 
-    places = chosen.out, chosen.artifacts, chosen.reports
-    folder, doubts = write_bundle(chosen.precision, *places, Params.read(), chosen.sign)
-    print(folder)
-    for doubt in doubts:
+    key = read_key(chosen.sign) if chosen.sign else None
+    passed = require_passed(chosen.precision, chosen.artifacts, chosen.reports)
+    print(write_bundle(passed, Params.read(), chosen.out, key))
+    for doubt in passed.doubts:
         print(doubt, file=sys.stderr)
     return 0
