@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from enginewright.bundle.gate import Passed
-from enginewright.bundle.sbom import DATA, LICENCE, WEIGHTS, about_model, licence_of, terms_of
+from enginewright.bundle.sbom import LICENCE, licence_of
 from enginewright.core.facts import CLASSIFICATION, DETECTION, RANKING, RUNTIMES
 from enginewright.core.params.all import Params
 from enginewright.core.params.model import NO_SCORES
@@ -29,39 +29,6 @@ SHOWN = 16  # values of each output that an example for arrays prints
 CPP_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
 PROGRAMS = {CLASSIFICATION: "classify", DETECTION: "detect", "embedding": "embed", RANKING: "rank"}
 TRITON = ("tensorrt", "onnxruntime", "openvino")  # runtimes, whose backends have the same names
-
-
-class Runtime(NamedTuple):
-    engine_file: str
-    measured_by: str
-    cpp_tried: str
-    cpp_library: str | None = None
-
-
-ABOUT_RUNTIMES = {
-    "openvino": Runtime(
-        "engine.blob",
-        "OpenVINO's own tool",
-        "It was compiled and run with the headers and libraries that OpenVINO's Python package has",
-    ),
-    "onnxruntime": Runtime(
-        "engine.onnx",
-        "a bare loop",
-        "It was compiled with stand-ins for ONNX Runtime's headers, and never run",
-    ),
-    "tensorrt": Runtime(
-        "engine.plan",
-        "NVIDIA's own tool",
-        "It compiles with NVIDIA's headers, but was never run on a GPU",
-        "nvinfer",
-    ),
-    "tensorrt_rtx": Runtime(
-        "engine.plan",
-        "NVIDIA's own tool",
-        "It compiles with stand-ins for NVIDIA's headers, but was never run on a GPU",
-        "tensorrt_rtx",
-    ),
-}
 
 
 def render(template: str, facts: Mapping[str, object]) -> str:
@@ -91,7 +58,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "runtime": target.runtime.removesuffix("_rtx"),
         "rtx": target.runtime == "tensorrt_rtx",
         "title": RUNTIMES[target.runtime].title,
-        **ABOUT_RUNTIMES[target.runtime]._asdict(),
+        "engine_file": next(name for name in record.files if name.startswith("engine.")),
         "runs_on": where(target),
         "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
         "validation": measured.validation,
@@ -108,11 +75,11 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "doubts": passed.doubts,
         "replays": benchmark.cuda_graph and kind != "texts",  # whose sizes differ from call to call
         "plugins": options.plugin_names if is_tensorrt else [],
-        "served_plugins": [f"/models/{model}/1/{name}" for name in options.plugin_names],
         "profiles": len(record.build.all_profiles),
         "stripped": bool(record.weights),
         "streamed": is_tensorrt and options.streaming,
         "weights_on_gpu": params.inference.weights_on_gpu_mb,
+        "params": params,
         "served": is_served(record),
         "sized": holds_sizes(record),
         "settings": passed.settings,
@@ -136,9 +103,6 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "pairs": PAIRS,
         "distinct": DISTINCT,
         "boxes": boxes_of(record) if kind == "boxes" else None,
-        "about_model": about_model(params),
-        "about_weights": terms_of(params.weights.source, WEIGHTS),
-        "about_data": terms_of(params.samples.source, DATA),
         "needed": ["numpy", *EXAMPLE_NEEDS.get(kind or "", ())],
         "distributions": RUNTIMES[target.runtime].distributions,
         "licence_of": licence_of,

@@ -61,8 +61,7 @@ def driver_version() -> str:
 
 
 class GpuConditions(Record):
-    """The state of a GPU while it was timed: clocks in MHz, watts and degrees Celsius over all samples, and the share
-    of the samples in which each throttling was seen."""
+    """The state of a GPU while it was timed, over all samples, and the share of them in which throttling was seen."""
 
     samples: int
     clock_low: int
