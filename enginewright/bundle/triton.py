@@ -41,8 +41,6 @@ def configuration(passed: Passed, model: str) -> str:
     facts = {
         "model": model,
         "record": record,
-        "target": record.target,
-        "batch": sizes,
         "max_batch": largest,
         # None below the profile's: Triton would send batches so small at once, instead of waiting for larger ones.
         "preferred": sorted({*(one.batch.opt for one in profiles if one.batch.opt >= sizes.opt), largest}),

@@ -17,11 +17,6 @@ from enginewright.data.feeds import BATCH, Feeds
 from enginewright.engine.record import EngineRecord
 from enginewright.graph.interface import TensorSpec
 
-COMPATIBILITY = {"same_compute_capability": "sameComputeCapability", "ampere_plus": "ampere+"}
-BROUGHT_BY = {
-    "tensorrt": "NVIDIA's deb, rpm, tar and zip packages of TensorRT bring it, and its containers in /opt/tensorrt/bin",
-    "tensorrt_rtx": "NVIDIA's tar and zip packages of TensorRT for RTX bring it",
-}
 INDICES = ("int32", "int64")  # the types that Gather and its like read
 INPUTS, COMPARISON = "inputs.json", "polygraphy.sh"
 COMPARED = ("tensorrt", "tensorrt_rtx", "onnxruntime")  # the runtimes that Polygraphy has, too
@@ -35,7 +30,7 @@ TOOLS = (
 
 def reproduce_script(record: EngineRecord, onnx: str) -> str:
     """Return a script that repeats the build with NVIDIA's own command, and times both engines with it. `onnx` is the
-    path of the graph as seen from the engine's folder."""
+    path of the graph from the engine's folder."""
     target, options, inputs = record.target, record.build.tensorrt, record.interface.inputs
     is_rtx, version = target.runtime == "tensorrt_rtx", tuple(map(int, target.runtime_version.split(".")))
     tuned, profiles = record.profile.at("opt"), record.build.all_profiles
@@ -51,7 +46,6 @@ def reproduce_script(record: EngineRecord, onnx: str) -> str:
         options=options,
         onnx=shlex.quote(onnx),
         command=RUNTIMES[target.runtime].trtexec,
-        brought_by=BROUGHT_BY[target.runtime],
         rtx=is_rtx,
         version=version,
         # Such a plan is loaded by its own version alone.
@@ -67,7 +61,6 @@ def reproduce_script(record: EngineRecord, onnx: str) -> str:
         zeros=[" * ".join([str(np.dtype(s.dtype).itemsize), *_shape(s, tuned | {BATCH: "batch"})]) for s in indices],
         inputs=",".join(files),
         tiling=get_args(TilingLevel).index(options.tiling_optimization_level),
-        compatibility=COMPATIBILITY.get(options.hardware_compatibility),
     )
 
 

@@ -1,9 +1,6 @@
-"""Optimize a graph in ONNX Runtime, and open what came of it: on the GPU where there is one.
-
-On a GPU, each layout of images is tried, as TensorRT tries kernels. No rule would do: with channels last and fused
-biases, fp16 of ResNet-50 was 1.6 times as fast on an H200, and fp32 of EfficientNet-B0 0.5 times
-(docs/measurements.md).
-"""
+"""Optimize a graph in ONNX Runtime, and open what came of it. On a GPU, each layout of images is tried, as TensorRT
+tries kernels. No rule would do: with channels last and fused biases, fp16 of ResNet-50 was 1.6 times as fast on an
+H200, and fp32 of EfficientNet-B0 0.5 times (docs/measurements.md)."""
 
 import ctypes
 import os
@@ -255,12 +252,9 @@ def open_on_gpu(model: Path, blueprint: Blueprint, options: Any, replays: bool) 
 
 
 class Executor:
-    """Runs a graph between the copies of a stream, without waiting for its own work.
-
-    Where there are convolutions, each shape has a session of its own. One session would look for their kernels anew
-    whenever the shape changes, for up to two seconds, and replay CUDA graphs that it captured before with kernels that
-    are gone.
-    """
+    """Runs a graph between the copies of a stream, without waiting for its own work. Where there are convolutions, each
+    shape has a session of its own: one session would look for kernels anew whenever the shape changes, for up to two
+    seconds, and replay CUDA graphs that it captured before with kernels that are gone."""
 
     def __init__(
         self, first: Any, another: Callable[[], Any], interface: Interface, replays: bool, most_sessions: int | None

@@ -91,8 +91,7 @@ class TensorRT(Library):
         return plan
 
     def _smaller(self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint]:
-        """Return the plan with its weights if that is the smaller one, as of a tiny network on an H200: it has fewer
-        kernels then."""
+        """Return the plan with its weights if that is smaller: of a tiny network, it had fewer kernels on an H200."""
         with_weights = replace(blueprint, build=blueprint.build.with_weights)
         whole = self._plan(onnx, with_weights, folder)
         if whole.nbytes > stripped.nbytes:
@@ -220,13 +219,13 @@ class TensorRT(Library):
         if getattr(config, option) != value:
             raise EnginewrightError(f"{self.title} {self.version()} refuses build.tensorrt.{option}: {self.why()}")
 
-    def _offered(self, kinds: Any, option: str, wanted: str) -> Any:
+    def _offered(self, kinds: Any, option: str, choice: str) -> Any:
         """Return what the bindings call a choice. Earlier versions lack some of them."""
-        if hasattr(kinds, wanted.upper()):
-            return getattr(kinds, wanted.upper())
+        if hasattr(kinds, choice.upper()):
+            return getattr(kinds, choice.upper())
         others = [name.lower() for name in getattr(kinds, "__members__", {"NONE": None})]
         raise EnginewrightError(
-            f"{self.title} {self.version()} does not have build.tensorrt.{option}: {wanted}: set it to "
+            f"{self.title} {self.version()} does not have build.tensorrt.{option}: {choice}: set it to "
             f"{' or '.join(others)}, or install a later version: {self.install}"
         )
 
@@ -282,18 +281,18 @@ class TensorRT(Library):
             missing = refitter.get_missing_weights()
             raise EnginewrightError(f"{what}: {f'it lacks {first_few(missing)}' if missing else self.why()}")
 
-    def _share_weights(self, engine: Any, wanted: WeightsOnGPU, scratches: int) -> None:
+    def _share_weights(self, engine: Any, share: WeightsOnGPU, scratches: int) -> None:
         """Say how many bytes of the weights stay on the GPU, which must be known before there is a context."""
         size = budget = engine.streamable_weights_size
-        if wanted == "auto":  # TensorRT's own choice reaches Python in 32 bits, too few for what is to be streamed
+        if share == "auto":  # TensorRT's own choice reaches Python in 32 bits, too few for what is to be streamed
             scratch = engine.device_memory_size_v2 + engine.weight_streaming_scratch_memory_size
             budget = cuda.free_memory() * 4 // 5 - scratches * scratch  # a fifth is for inputs, outputs and others
-        elif wanted != "all":
-            budget = wanted * 1_000_000
+        elif share != "all":
+            budget = share * 1_000_000
         budget = min(max(budget, 0), size)
         engine.weight_streaming_budget_v2 = budget
         if engine.weight_streaming_budget_v2 > budget:  # the bindings do not pass on whether it was accepted
-            raise EnginewrightError(f"{self.title} refuses inference.weights_on_gpu_mb {wanted}: {self.why()}")
+            raise EnginewrightError(f"{self.title} refuses inference.weights_on_gpu_mb {share}: {self.why()}")
         if budget < size:
             held = f"{file_size(budget)} of {file_size(size)} of weights stay on the GPU"
             print(f"{held}, the others are streamed (inference.weights_on_gpu_mb)", file=sys.stderr)
@@ -331,12 +330,9 @@ class TensorRT(Library):
         return context
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
-        """Inspect the layers of each profile at the sizes that it is tuned for: without sizes, the inspector hides
-        types.
-
-        The profiles have equally many layers, one profile's after the other's. Of several, 10.6 describes no engine as
-        a whole, and a layer only in its own profile: in others it gives nothing, and crashed once.
-        """
+        """Inspect the layers of each profile at the sizes that it is tuned for: without sizes, types are hidden. The
+        profiles have equally many layers, one's after the other's. Of several, 10.6 describes no engine as a whole, and
+        a layer only in its own profile: in others it gives nothing, and crashed once."""
         engine, json = self._opened(folder, blueprint), self.trt.LayerInformationFormat.JSON
         profiles, found = blueprint.build.all_profiles, []
         many, rest = divmod(engine.num_layers, len(profiles))

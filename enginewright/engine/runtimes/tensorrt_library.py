@@ -201,8 +201,7 @@ def new_profiler(trt: Any) -> Any:
 
 def new_allocator(trt: Any) -> Any:
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
-        """Hands out memory while TensorRT runs. The bindings would print an exception, and TensorRT would only say that
-        there is no memory."""
+        """Hands out memory while TensorRT runs. It never raises: the bindings would only print the exception."""
 
         def __init__(self) -> None:
             trt.IOutputAllocator.__init__(self)  # pybind11 asks for this form instead of super()
@@ -342,8 +341,7 @@ COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|
 
 
 def layer_of(text: str, profile: int = 0) -> Layer:
-    """Return a layer in an optimization profile. The precision is unknown where neither a type nor a kernel's name
-    tells it."""
+    """Return a layer in an optimization profile. Its precision may be known from a type, or a kernel's name, or not."""
     described = json.loads(text)
     kind, kernel = str(described.get("LayerType", "")), str(described.get("TacticName", ""))
     # A convolution multiplies its first input. TensorRT 10 has one key for its format and type, 11 one for each.
