@@ -138,8 +138,8 @@ def describe_device() -> tuple[str, str, str]:
     """Return the GPU's name, which is that of the slice if the GPU is split (MIG), its compute capability, and the
     version of CUDA that the driver goes up to."""
     found = _call("cudaGetDeviceProperties", 0)
-    name = found.name if isinstance(found.name, bytes) else bytes(found.name)
-    return name.split(b"\0")[0].decode(), f"{found.major}.{found.minor}", _written(_call("cudaDriverGetVersion"))
+    name = bytes(found.name).split(b"\0")[0].decode()
+    return name, f"{found.major}.{found.minor}", _written(_call("cudaDriverGetVersion"))
 
 
 def free_memory() -> int:

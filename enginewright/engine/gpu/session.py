@@ -133,7 +133,9 @@ class DeviceSession:
             if grown.size:
                 self._stream.poison(grown.device, grown.size)
         self._launch()
-        return {name: array.copy() for name, array in self._fetch(outputs).items()}
+        arriving = self._copy_out(outputs)
+        self._stream.synchronize()
+        return {name: array.copy() for name, array in arriving.items()}
 
     def bind(self, feeds: Arrays) -> Callable[[], float]:
         """Return a call that runs one inference with its copies, and returns the seconds between them on the device."""
@@ -145,7 +147,8 @@ class DeviceSession:
             self._stream.mark(before)
             self._launch()
             self._stream.mark(after)
-            self._fetch(outputs)
+            self._copy_out(outputs)
+            self._stream.synchronize()
             return after.seconds_after(before)
 
         return call
@@ -225,11 +228,6 @@ class DeviceSession:
                 self._stream.launch(self._graph)
             else:
                 self._executor.enqueue(self._stream.handle)
-
-    def _fetch(self, outputs: Arrays) -> Arrays:
-        arriving = self._copy_out(outputs)
-        self._stream.synchronize()
-        return arriving
 
     def _copy_out(self, outputs: Arrays) -> Arrays:
         """Return the arrays that all outputs arrive in, in the order of the interface."""
