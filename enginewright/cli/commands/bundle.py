@@ -29,8 +29,13 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    folder, doubts = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports, chosen.sign)
-    print(folder)
-    for doubt in doubts:
+    from enginewright.bundle.gate import require_passed
+    from enginewright.bundle.write import read_key
+    from enginewright.core.params.all import Params
+
+    key = read_key(chosen.sign) if chosen.sign else None
+    passed = require_passed(chosen.precision, chosen.artifacts, chosen.reports)
+    print(write_bundle(passed, Params.read(), chosen.out, key))
+    for doubt in passed.doubts:
         print(doubt, file=sys.stderr)
     return 0
