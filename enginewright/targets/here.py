@@ -20,8 +20,7 @@ from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Verdict
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.mixing.records import in_words
-from enginewright.report.evidence import Evidence, Findings, gather_findings
-from enginewright.report.tables import known_p99
+from enginewright.report.evidence import Evidence, Findings, gather_findings, known_p99
 from enginewright.report.verdict import verdict_on
 from enginewright.targets.answer import Answer, Energy, Measured, Speed, energy_per_image, now
 from enginewright.targets.ray_cluster import whole_node

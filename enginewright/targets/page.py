@@ -7,9 +7,10 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from enginewright.report.notes import Note
-from enginewright.report.page.charts import Figure, from_zero, short
-from enginewright.report.page.listing import Mark, Row, Table, bar, dot, draw_rows, table
+from enginewright.report.page.charts import Mark, Row, bar, dot, draw_rows
+from enginewright.report.page.picture import Figure, from_zero, short
 from enginewright.report.page.render import open_templates
+from enginewright.report.tables import Table, table
 from enginewright.report.wording import device
 from enginewright.targets.answer import NOT_YET, PASSED, Answer, Measured, Speed
 from enginewright.targets.file import Fleet

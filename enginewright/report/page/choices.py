@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
-from markupsafe import Markup
 
 from enginewright.core.text import first_few
 from enginewright.precision.mixing.records import Candidate, Mix
 from enginewright.precision.rescue.records import Rescue, Tried, errors_in_words
 from enginewright.precision.search.records import Layer, Search, counted, in_words
-from enginewright.report.page.charts import Figure, from_zero
-from enginewright.report.page.listing import Row, Table, bar, dot, draw_rows, of_frame, table
+from enginewright.report.page.charts import Row, bar, dot, draw_rows
+from enginewright.report.page.picture import Figure, Picture, from_zero
+from enginewright.report.tables import Table, of_frame, table
 from enginewright.report.where_time_goes import Times
 
 MOST_SAMPLES = 12
@@ -48,14 +48,14 @@ def _worst_layers(found: Search) -> list[Layer]:
     return [layer for layer in measured if layer.name in worst]
 
 
-def _losses(found: Search, layers: Sequence[Layer]) -> Markup:
+def _losses(found: Search, layers: Sequence[Layer]) -> Picture:
     rows = [_row(found, layer, 100 * (layer.loss or 0), f"{layer.loss:.2%}") for layer in layers]
     scale = from_zero(100 * (layer.loss or 0) for layer in layers)
     title = f"What {found.precision} costs each layer alone"
     return draw_rows("search-losses", title, rows, scale, "relative error of the outputs, %; spared layers in colour")
 
 
-def _work(found: Search, layers: Sequence[Layer]) -> Markup:
+def _work(found: Search, layers: Sequence[Layer]) -> Picture:
     rows = [_row(found, layer, 100 * layer.work, f"{layer.work:.1%}") for layer in layers]
     scale = from_zero(100 * layer.work for layer in layers)
     return draw_rows("search-work", "The work of each layer", rows, scale, "% of the work of all layers, as estimated")
@@ -67,7 +67,7 @@ def _row(found: Search, layer: Layer, length: float, value: str) -> Row:
     return Row(layer.name, (mark,), value, "strong" if is_spared else "plain")
 
 
-def _times(found: Search, layers: Sequence[Layer], times: Times) -> Markup:
+def _times(found: Search, layers: Sequence[Layer], times: Times) -> Picture:
     """Draw how long each layer takes in floating point, and in what was searched unless it is spared."""
     rows = [_time_row(found, layer, times) for layer in layers]
     scale = from_zero(mark.end for row in rows for mark in row.marks)
@@ -95,7 +95,7 @@ def _counts(found: Search) -> dict[str, tuple[int, int]]:
     return {name: (changes[name], sum(place < step.looked_at for step in found.path)) for name, place in places.items()}
 
 
-def _changed(found: Search) -> Markup:
+def _changed(found: Search) -> Picture:
     """Draw the samples that change their answer by most of the sets: it takes the least to do so."""
     remain, counts = found.chosen.changed, _counts(found)
     most = sorted(counts, key=lambda name: (counts[name][0] / counts[name][1], counts[name][0]), reverse=True)
@@ -113,7 +113,7 @@ def _changed(found: Search) -> Markup:
     return draw_rows("search-changed", title, rows, from_zero([100.0]), unit)
 
 
-def _path(found: Search) -> Markup:
+def _path(found: Search) -> Picture:
     steps = sorted(found.path, key=lambda step: step.spared)
     answer = len(found.spared)
     rows = [

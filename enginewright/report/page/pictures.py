@@ -1,21 +1,39 @@
-"""Pictures of what was measured: latency, throughput, memory, size, and the types that engines execute."""
+"""Pictures of what was measured: trade-offs, latency, throughput, memory, size, and the types that engines execute."""
 
 import base64
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from enginewright.core.facts import QUANTIZED
 from enginewright.core.params.measuring import EAGER
-from enginewright.core.text import KILOBYTE, MEGABYTE, file_size
+from enginewright.core.text import KILOBYTE, MEGABYTE, figure, file_size
 from enginewright.measure.examples import EXAMPLES, Example, Examples
 from enginewright.measure.speed_records import ENGINE, Latency, baseline_title
-from enginewright.report.evidence import Evidence, Findings, curve_over_sizes
-from enginewright.report.page.charts import Axes, Curve, Dot, Figure, Scale, draw_curves, from_zero, short
-from enginewright.report.page.listing import Mark, Row, bar, dot, draw_rows
-from enginewright.report.tables import known_p99
+from enginewright.report.evidence import Evidence, Findings, known_p99
+from enginewright.report.page.charts import (
+    Axes,
+    Curve,
+    Dot,
+    Mark,
+    Point,
+    Row,
+    bar,
+    dot,
+    draw_curves,
+    draw_points,
+    draw_rows,
+)
+from enginewright.report.page.nights import draw_trends
+from enginewright.report.page.picture import Figure, Picture, Scale, around, decades, from_zero, short, write_figures
 from enginewright.report.verdict import recommend
+from enginewright.report.wording import noisy_as_quoted
+
+LEAST_ERROR = 1e-8  # below what float32 resolves
 
 Looks = Mapping[str, str]
 
@@ -31,6 +49,65 @@ def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Loo
     return looks
 
 
+def draw_measured(findings: Findings, looks: Looks) -> dict[str, list[Figure]]:
+    """Draw what the page shows, and the summary, too."""
+    return {
+        "tradeoff": tradeoff_pictures(findings, looks),
+        "latency": [latency_picture(findings, looks, batch) for batch in findings.batches],
+        "sizes": size_pictures(findings, looks),
+        "throughput": [throughput_picture(findings, looks, batch) for batch in findings.batches],
+    }
+
+
+def write_pictures(
+    findings: Findings, failures: Mapping[str, tuple[str, ...]], nights: pd.DataFrame, folder: Path
+) -> None:
+    """Write the pictures of the summary as files."""
+    for name, figures in draw_measured(findings, looks_of(findings, failures)).items():
+        if figures:
+            write_figures(folder / f"{name}.svg", {"": figures})
+    if trends := draw_trends(nights):
+        write_figures(folder / "trend.svg", trends)
+
+
+def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw error against speed, and the metric against speed; if that is not known, the share of same answers."""
+    validations = [entry.validation for entry in findings.precisions]
+    errors = [max(one.engine_against_pytorch.relative, LEAST_ERROR) for one in validations]
+    speeds = from_zero(1.1 * findings.quoted(entry).high for entry in findings.precisions)
+    faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}"
+    axes = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the outputs")
+    drawn = _draw_against_speed("error", findings, looks, axes, [(error, short(error)) for error in errors], less=True)
+    pictures = [Figure("Lower is closer to PyTorch", drawn)]
+    results = [one.main for one in validations if one.main]
+    agreed = [one.agreement for one in validations if one.agreement]
+    if len(results) == len(validations):
+        name, unit, less = results[0].name, results[0].unit, not results[0].higher_is_better
+        answers, beside = [one.engine for one in results], f"{name}, %" if unit else name
+    elif len(agreed) == len(validations):
+        name, unit, less = "same answer as PyTorch", "%", False
+        answers, beside = [one.share for one in agreed], f"{name}, % of {findings.kind}"
+    else:  # answers can be neither right nor the same
+        return pictures
+    values = [(100 * value if unit else value, figure(value, unit)) for value in answers]
+    scale = around((height for height, _ in values), most=100 if unit else math.inf)
+    drawn = _draw_against_speed("answers", findings, looks, Axes(speeds, scale, faster, beside), values, less)
+    return [*pictures, Figure(f"{'Lower' if less else 'Higher'} is better: {name}", drawn)]
+
+
+def _draw_against_speed(
+    key: str, findings: Findings, looks: Looks, axes: Axes, values: Sequence[tuple[float, str]], less: bool
+) -> Picture:
+    points = []
+    for entry, (value, text) in zip(findings.precisions, values, strict=True):
+        ratio = findings.quoted(entry)
+        tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
+        name = entry.precision + (" *" if noisy_as_quoted(findings, entry) else "")
+        points.append(Point(name, *ratio, value, looks[entry.precision], tooltip))
+    described = f"{'; '.join(point.tooltip for point in points)}."
+    return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", described, points, axes, less)
+
+
 def latency_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
     """Draw the latencies: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
     first = findings.precisions[0]  # the baselines are shown as they ran beside it
@@ -39,8 +116,17 @@ def latency_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
     rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
     scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
     title = f"Latency at batch {batch}"
-    picture = draw_rows(f"latency-{batch}", title, rows, scale, "ms per batch", "Medians: ")
-    return Figure(f"Batch {batch}", picture)
+    return Figure(f"Batch {batch}", draw_rows(f"latency-{batch}", title, rows, scale, "ms per batch", "Medians: "))
+
+
+def _spread(latency: Latency) -> tuple[Mark, ...]:
+    p99 = known_p99(latency)
+    tooltip = f"p50 {short(latency.p50)} ms, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
+    return (
+        *([Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []),
+        Mark("range", latency.p50, latency.p90),
+        dot(latency.p50, tooltip=tooltip),
+    )
 
 
 def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -52,7 +138,12 @@ def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     raced += [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
     curves = []
     for title, look, entry, contender in raced:
-        points = tuple(curve_over_sizes(entry, contender))
+        points = tuple(
+            (each.size, one.p50)
+            for each in entry.benchmark.sizes
+            for one in each.latencies
+            if one.contender == contender
+        )
         dots = tuple(Dot(x, y, look, f"{title}, {sizes[0].axis} {x:.0f}: {short(y)} ms") for x, y in points)
         curves.append(Curve(title, points, look, dots))
     places = [point for curve in curves for point in curve.points]
@@ -62,16 +153,6 @@ def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     axes = Axes(across, from_zero(y for _, y in places), sizes[0].axis, "ms per batch, p50")
     title = f"Latency by {sizes[0].axis} at batch {sizes[0].latencies[0].batch}"
     return [Figure(title, draw_curves("latency-sizes", title, "Medians of each contender at each size.", curves, axes))]
-
-
-def _spread(latency: Latency) -> tuple[Mark, ...]:
-    p99 = known_p99(latency)
-    tooltip = f"p50 {short(latency.p50)} ms, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
-    return (
-        *([Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []),
-        Mark("range", latency.p50, latency.p90),
-        dot(latency.p50, tooltip=tooltip),
-    )
 
 
 def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
@@ -93,11 +174,9 @@ def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
         figures = " · ".join(f"{rate:,.0f}" for rate in rates)
         most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
         rows.append(Row(entry.precision, tuple(bars), figures, look, most))
-    title = f"Throughput at batch {batch}"
-    picture = draw_rows(
-        f"throughput-{batch}", title, rows, _longest(rows), f"{kind}/s", f"{kind.capitalize()} per second: "
-    )
-    return Figure(f"Batch {batch}", picture)
+    title, about = f"Throughput at batch {batch}", f"{kind.capitalize()} per second: "
+    drawn_rows = draw_rows(f"throughput-{batch}", title, rows, _longest(rows), f"{kind}/s", about)
+    return Figure(f"Batch {batch}", drawn_rows)
 
 
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -120,11 +199,10 @@ def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
 
 def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
     peak = entry.benchmark.peak_memory[contender]
-    device = f" + {peak.device:.0f}" if peak.device else ""
-    marks = [bar(peak.host, f"{look} lighter" if peak.device else look, "host")]
-    if peak.device:
-        marks.append(Mark("bar", peak.host, peak.host + peak.device, look, "GPU"))
-    return Row(label, tuple(marks), f"{peak.host:.0f}{device} MB", look)
+    if not peak.device:
+        return Row(label, (bar(peak.host, look, "host"),), f"{peak.host:.0f} MB", look)
+    both = bar(peak.host, f"{look} lighter", "host"), Mark("bar", peak.host, peak.host + peak.device, look, "GPU")
+    return Row(label, both, f"{peak.host:.0f} + {peak.device:.0f} MB", look)
 
 
 def executed_picture(entry: Evidence) -> Figure:
@@ -133,30 +211,25 @@ def executed_picture(entry: Evidence) -> Figure:
     for layer in sorted(entry.engine.layers, key=lambda layer: not layer.computes):
         kinds.setdefault(layer.kind.partition(" ")[0], Counter())[layer.precision] += 1
     computing = {layer.kind.partition(" ")[0] for layer in entry.engine.layers if layer.computes}
-    rows = [_kind(kind, found, entry, kind in computing) for kind, found in kinds.items()]
+    rows = []
+    for kind, found in kinds.items():
+        marks, start = [], 0
+        for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.accepted):
+            look = "plain" if precision in entry.engine.accepted else "other"
+            marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
+            start += count
+        counts = ", ".join(mark.tooltip for mark in marks)
+        rows.append(Row(kind, tuple(marks), counts, "plain" if kind in computing else "faint"))
     title = f"Types that {entry.precision} executes"
-    picture = draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers")
-    return Figure(entry.precision, picture)
-
-
-def _kind(kind: str, found: Counter[str], entry: Evidence, computes: bool) -> Row:
-    marks, start = [], 0
-    for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.accepted):
-        look = "plain" if precision in entry.engine.accepted else "other"
-        marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
-        start += count
-    return Row(kind, tuple(marks), ", ".join(mark.tooltip for mark in marks), "plain" if computes else "faint")
+    return Figure(entry.precision, draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers"))
 
 
 def _longest(rows: Sequence[Row]) -> Scale:
     return from_zero(mark.end for row in rows for mark in row.marks)
 
 
-# The samples on which engines differ from PyTorch most, as pictures within the page.
-
-
 class Drawn(NamedTuple):
-    """An example with its picture, as an address that holds it."""
+    """A sample on which an engine differs from PyTorch most, with its picture as an address that holds it."""
 
     example: Example
     picture: str  # empty for a text
@@ -174,15 +247,10 @@ def gather_examples(findings: Findings, folder: Path) -> dict[str, list[Drawn]]:
     chosen = recommend(findings)
     found: dict[str, list[Drawn]] = {}
     for entry in findings.precisions:
-        if entry.precision in QUANTIZED or (chosen and entry.precision == chosen.precision):
+        if entry.precision in QUANTIZED or entry is chosen:
             files = folder / entry.precision
-            drawn = [
-                Drawn(each, _address(files / each.file) if each.file else "")
-                for each in Examples.read(files / EXAMPLES).examples
-            ]
-            found |= {entry.precision: drawn} if drawn else {}
+            for each in Examples.read(files / EXAMPLES).examples:
+                content = base64.b64encode((files / each.file).read_bytes()).decode() if each.file else ""
+                picture = f"data:image/jpeg;base64,{content}" if content else ""
+                found.setdefault(entry.precision, []).append(Drawn(each, picture))
     return found
-
-
-def _address(file: Path) -> str:
-    return f"data:image/jpeg;base64,{base64.b64encode(file.read_bytes()).decode()}"

@@ -18,6 +18,7 @@ from enginewright.core.text import file_size
 from enginewright.measure.speed_records import baseline_title
 from enginewright.report import tables, where_time_goes
 from enginewright.report.evidence import Background, Evidence, Findings
+from enginewright.report.metrics import batch_key, key_of
 from enginewright.report.notes import noise_by_batch, notes_on
 from enginewright.report.page import causes, pictures
 from enginewright.report.page.choices import (
@@ -27,10 +28,9 @@ from enginewright.report.page.choices import (
     rescue_table,
     search_pictures,
 )
-from enginewright.report.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginewright.report.page.nights import draw_trends
 from enginewright.report.page.pictures import Drawn
-from enginewright.report.summary import batch_key, key_of
+from enginewright.report.tables import facts, of_frame
 from enginewright.report.verdict import choose, disturbance, doubt, why
 from enginewright.report.where_time_goes import left_table, times_of, what_is_left
 from enginewright.report.wording import device
@@ -62,7 +62,7 @@ def render_page(
             **_measured(findings, failures),
             **_explained(findings, background),
             examples=examples or {},
-            trends=draw_trends(nights) if len(nights) else [],
+            trends=draw_trends(nights),
             nights=of_frame("The latest nights", _readable_nights(nights)) if len(nights) else None,
         )
     )
@@ -131,7 +131,7 @@ def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dic
         "batch_key": batch_key(findings, findings.tuned_batch),
         "notes": notes_on(findings, failures),
         "noise": noise_by_batch(findings),
-        "overview": overview(findings, failures),
+        "overview": tables.overview(findings, failures),
     }
 
 
@@ -139,17 +139,15 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
     looks = pictures.looks_of(findings, failures)
     costs, gpu, by_size = tables.cost_table(findings), tables.gpu_table(findings), tables.size_table(findings)
     return {
-        "tradeoff": causes.tradeoff_pictures(findings, looks),
+        **pictures.draw_measured(findings, looks),
         "accuracy": of_frame(AGAINST, tables.accuracy_table(findings)),
         "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
         "spots": of_frame(tables.explain_spots(findings), tables.spot_table(findings)),
-        "latency": [pictures.latency_picture(findings, looks, batch) for batch in findings.batches],
-        "sizes": pictures.size_pictures(findings, looks),
         "by_size": of_frame("Median ms per batch by size; in parentheses, times as fast as the baseline", by_size)
         if len(by_size)
         else None,
         "raced": of_frame("The race of all engines, which decides", tables.race_table(findings)),
-        "latencies": latencies(findings),
+        "latencies": tables.latencies(findings),
         "costs": of_frame("What a batch costs: a fixed part, and a part per image", costs) if len(costs) else None,
         "compute": of_frame("Compute without copies, median ms by the GPU's clock", tables.compute_table(findings))
         if findings.machine.device == "cuda"
@@ -157,8 +155,7 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "own_process": tables.explain_own_process(findings),
         "tf32": tables.explain_tf32(findings),
         "gpu": of_frame("The state of the GPU during the race", gpu) if len(gpu) else None,
-        "throughput": [pictures.throughput_picture(findings, looks, batch) for batch in findings.batches],
-        "throughputs": throughputs(findings),
+        "throughputs": tables.throughputs(findings),
         "contradiction": f" {tables.CONTRADICTION}" if findings.throughput_contradicts_race else "",
         "memory": pictures.memory_pictures(findings, looks),
         "memories": of_frame("Memory and size", tables.memory_table(findings)),
@@ -190,7 +187,7 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "mixes": [(candidates_table(entry.mix), blocks_table(entry.mix)) for entry in findings.precisions if entry.mix],
         "reshaped": len(background.histograms.tensors) - len(background.drawn_tensors),
         "first_histograms": FIRST_HISTOGRAMS,
-        "operators": causes.operator_picture(background),
+        "operators": causes.operator_picture(simplification),
         "nodes": causes.describe_nodes(simplification),
         "simplified": simplification.nodes_before != simplification.nodes_after,
         "slowest": {

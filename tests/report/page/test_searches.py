@@ -43,7 +43,7 @@ def found(*path, spared=()):
 
 def test_what_was_tried_and_what_each_layer_loses_is_drawn():
     searched = found((0, 3.0), (3, 0.1), (1, 1.2), (2, 0.6), spared=("a", "c"))
-    path, changed, losses, work = (figure.picture for figure in search_pictures(searched, None))
+    path, changed, losses, work = (str(figure.picture) for figure in search_pictures(searched, None))
     described = re.search(r"<desc[^>]*>(.*?)</desc>", path)[1]
     assert re.findall(r"(\d) layers?, (\d+)% of the work (\d+)%", described) == [
         ("0", "0", "300"), ("1", "25", "120"), ("2", "50", "60"), ("3", "75", "10")
@@ -78,7 +78,7 @@ def test_what_layers_buy_is_time_where_there_are_times(findings, evidence):
     assert times.floating == {"a": 0.5, "c": 0.25}
     figure = search_pictures(searched, times)[-1]
     assert figure.caption == "What int8 buys the same layers in time"
-    assert "a 0.500, spared; b within another layer; c 0.250 to 0.125." in figure.picture
+    assert "a 0.500, spared; b within another layer; c 0.250 to 0.125." in str(figure.picture)
     assert times_of(searched, findings(evidence("fp32")), {}) is None
 
 
