@@ -32,10 +32,12 @@ def network(parts):
 # This script answers as a target of a fleet does, and looks at the energy for a shorter time.
 ANSWER = """
 from functools import partial
-from enginewright.fleet import here
+from enginewright.core.params.all import Params
+from enginewright.measure import energy
+from enginewright.targets.here import answer_here
 
-here.energy_per_image = partial(here.energy_per_image, seconds=0)
-print(here.answer_here("t4", "abc").model_dump_json())
+energy.energy_per_image = partial(energy.energy_per_image, seconds=0)
+print(answer_here("t4", "abc", Params.read()).model_dump_json())
 """
 
 

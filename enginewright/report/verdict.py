@@ -7,6 +7,7 @@ from enginewright.core.params.precisions import MustPay
 from enginewright.core.text import file_size, first_few
 from enginewright.measure.race import Times
 from enginewright.measure.speed_records import baseline_title
+from enginewright.precision.mixing.records import in_words
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.wording import metric_beside
 
@@ -142,6 +143,12 @@ def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
     if entry.mix and not entry.delivers:
         return f"is {entry.mix.made_as}" if entry.mix.is_one else "not raced"
     return "passed" if entry.engine.runs_its_precision else f"{RAN_AS} {entry.engine.ran_as}"
+
+
+def caveats(entry: Evidence, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return why a precision did not pass, or else why its figures may be doubted."""
+    mix = (in_words(entry.mix),) if entry.mix and not entry.delivers else ()
+    return failures.get(entry.precision) or entry.validation.not_enough_samples or mix or findings.race.disturbed
 
 
 def doubt(findings: Findings, choice: Choice) -> str:
