@@ -12,8 +12,7 @@ from enginewright.report.evidence import gather_background, gather_findings
 from enginewright.report.metrics import metrics
 from enginewright.report.page.nights import trend_rows
 from enginewright.report.page.pictures import gather_examples, write_pictures
-from enginewright.report.page.render import render_page
-from enginewright.report.summary import write_summary
+from enginewright.report.page.render import render_page, write_summary
 from enginewright.report.tables import latency_rows, tradeoff_rows
 from enginewright.report.verdict import choose, doubt, failures_of, sentence
 

@@ -74,20 +74,6 @@ def losses(found: Comparison, whole: float) -> list[Pair]:
     return sorted(slower, key=lambda pair: pair.lost, reverse=True)
 
 
-def layer_sections(findings: Findings) -> Parts:
-    trace = findings.precisions[0].trace
-    parts: Parts = [
-        f"Medians over {trace.calls} calls at batch {trace.batch}, in a separate pass: timing layers slows an "
-        "engine, so their sum differs from the latency."
-    ]
-    for entry in findings.precisions:
-        parts += [f"### {entry.precision}", *slowest_layers(entry, findings)]
-    for entry in findings.precisions:
-        if entry.precision in QUANTIZED:
-            parts += [f"### {gained_and_lost(entry)}", *cost_of_quantizing(entry, findings)]
-    return parts
-
-
 def gained_and_lost(entry: Evidence) -> str:
     return f"What {entry.precision} gained and lost, layer by layer"
 

@@ -1,4 +1,4 @@
-"""Pictures of what was measured: trade-offs, latency, throughput, memory, size, and the types that engines execute."""
+"""Pictures of what was measured, and of what explains it: errors of single samples, calibration, the graph."""
 
 import base64
 import math
@@ -11,10 +11,10 @@ import pandas as pd
 
 from enginewright.core.facts import QUANTIZED
 from enginewright.core.params.measuring import EAGER
-from enginewright.core.text import KILOBYTE, MEGABYTE, figure, file_size
+from enginewright.core.text import KILOBYTE, MEGABYTE, figure, file_size, first_few
 from enginewright.measure.examples import EXAMPLES, Example, Examples
 from enginewright.measure.speed_records import ENGINE, Latency, baseline_title
-from enginewright.report.evidence import Evidence, Findings, known_p99
+from enginewright.report.evidence import Background, Evidence, Findings, Simplified, known_p99
 from enginewright.report.page.charts import (
     Axes,
     Curve,
@@ -25,6 +25,7 @@ from enginewright.report.page.charts import (
     bar,
     dot,
     draw_curves,
+    draw_histogram,
     draw_points,
     draw_rows,
 )
@@ -34,6 +35,8 @@ from enginewright.report.verdict import recommend
 from enginewright.report.wording import noisy_as_quoted
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
+LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
+MOST_HISTOGRAMS = 120  # more would make the page heavy
 
 Looks = Mapping[str, str]
 
@@ -49,25 +52,22 @@ def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Loo
     return looks
 
 
-def draw_measured(findings: Findings, looks: Looks) -> dict[str, list[Figure]]:
-    """Draw what the page shows, and the summary, too."""
-    return {
-        "tradeoff": tradeoff_pictures(findings, looks),
-        "latency": [latency_picture(findings, looks, batch) for batch in findings.batches],
-        "sizes": size_pictures(findings, looks),
-        "throughput": [throughput_picture(findings, looks, batch) for batch in findings.batches],
-    }
-
-
 def write_pictures(
     findings: Findings, failures: Mapping[str, tuple[str, ...]], nights: pd.DataFrame, folder: Path
 ) -> None:
     """Write the pictures of the summary as files."""
-    for name, figures in draw_measured(findings, looks_of(findings, failures)).items():
-        if figures:
-            write_figures(folder / f"{name}.svg", {"": figures})
+    looks = looks_of(findings, failures)
+    parts = {
+        "tradeoff": {"": tradeoff_pictures(findings, looks)},
+        "latency": {"": latency_pictures(findings, looks)},
+        "throughput": {"": throughput_pictures(findings, looks)},
+    }
+    if sizes := size_pictures(findings, looks):
+        parts["sizes"] = {"": sizes}
     if trends := draw_trends(nights):
-        write_figures(folder / "trend.svg", trends)
+        parts["trend"] = trends
+    for name, drawn in parts.items():
+        write_figures(folder / f"{name}.svg", drawn)
 
 
 def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -108,15 +108,17 @@ def _draw_against_speed(
     return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", described, points, axes, less)
 
 
-def latency_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
-    """Draw the latencies: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
-    first = findings.precisions[0]  # the baselines are shown as they ran beside it
-    raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
-    raced += [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
-    rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
-    scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
-    title = f"Latency at batch {batch}"
-    return Figure(f"Batch {batch}", draw_rows(f"latency-{batch}", title, rows, scale, "ms per batch", "Medians: "))
+def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw the latencies by batch size: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
+    pictures, first = [], findings.precisions[0]  # the baselines are shown as they ran beside it
+    for batch in findings.batches:
+        raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
+        raced += [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
+        rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
+        scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
+        drawn = draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, scale, "ms per batch", "Medians: ")
+        pictures.append(Figure(f"Batch {batch}", drawn))
+    return pictures
 
 
 def _spread(latency: Latency) -> tuple[Mark, ...]:
@@ -155,8 +157,12 @@ def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     return [Figure(title, draw_curves("latency-sizes", title, "Medians of each contender at each size.", curves, axes))]
 
 
-def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
-    """Draw the rates, with a bar for each number of requests in flight."""
+def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw the rates by batch size, with a bar for each number of requests in flight."""
+    return [Figure(f"Batch {batch}", _throughput(findings, looks, batch)) for batch in findings.batches]
+
+
+def _throughput(findings: Findings, looks: Looks, batch: int) -> Picture:
     first, kind = findings.precisions[0], findings.kind
     rows = []
     for name in findings.baselines:
@@ -175,8 +181,7 @@ def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
         most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
         rows.append(Row(entry.precision, tuple(bars), figures, look, most))
     title, about = f"Throughput at batch {batch}", f"{kind.capitalize()} per second: "
-    drawn_rows = draw_rows(f"throughput-{batch}", title, rows, _longest(rows), f"{kind}/s", about)
-    return Figure(f"Batch {batch}", drawn_rows)
+    return draw_rows(f"throughput-{batch}", title, rows, _longest(rows), f"{kind}/s", about)
 
 
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -205,8 +210,12 @@ def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
     return Row(label, both, f"{peak.host:.0f} + {peak.device:.0f} MB", look)
 
 
-def executed_picture(entry: Evidence) -> Figure:
+def executed_pictures(findings: Findings) -> list[Figure]:
     """Draw the types of layers, strong if they run as asked, faint if they run in another type."""
+    return [Figure(entry.precision, _executed(entry)) for entry in findings.precisions if entry.engine.layers]
+
+
+def _executed(entry: Evidence) -> Picture:
     kinds: dict[str, Counter[str]] = {}
     for layer in sorted(entry.engine.layers, key=lambda layer: not layer.computes):
         kinds.setdefault(layer.kind.partition(" ")[0], Counter())[layer.precision] += 1
@@ -221,11 +230,84 @@ def executed_picture(entry: Evidence) -> Figure:
         counts = ", ".join(mark.tooltip for mark in marks)
         rows.append(Row(kind, tuple(marks), counts, "plain" if kind in computing else "faint"))
     title = f"Types that {entry.precision} executes"
-    return Figure(entry.precision, draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers"))
+    return draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers")
 
 
 def _longest(rows: Sequence[Row]) -> Scale:
     return from_zero(mark.end for row in rows for mark in row.marks)
+
+
+def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw how single samples differ from PyTorch: their errors, and what is left of the lead of its answer."""
+    one = findings.kind[:-1]
+    pictures = [Figure(f"Relative error of each {one}", _errors(findings, looks))]
+    if classifiers := [entry for entry in findings.precisions if entry.validation.spread.margin_kept]:
+        pictures.append(Figure("How much of its lead PyTorch's answer keeps", _margins(classifiers, looks)))
+    return pictures
+
+
+def _errors(findings: Findings, looks: Looks) -> Picture:
+    curves, figures = [], []
+    for entry in findings.precisions:
+        spread = entry.validation.spread
+        errors = [max(error, LEAST_ERROR) for error in spread.relative_error]
+        points = zip((100 * share for share in spread.shares), errors, strict=True)
+        curves.append(Curve(entry.precision, tuple(points), looks[entry.precision]))
+        median = short(errors[spread.shares.index(0.5)])
+        figures.append(f"{entry.precision}: median {median}, worst {short(errors[-1])}")
+    y = decades((error for curve in curves for _, error in curve.points), LEAST_ERROR)
+    axes = Axes(Scale(0, 100), y, f"% of {findings.kind}, the closest to PyTorch first", "relative error")
+    return draw_curves("errors", f"Relative error of single {findings.kind}", f"{'; '.join(figures)}.", curves, axes)
+
+
+def _margins(entries: Sequence[Evidence], looks: Looks) -> Picture:
+    rows = []
+    for entry in entries:
+        spread = entry.validation.spread
+        worst, low, median = (100 * spread.margin_kept[spread.shares.index(share)] for share in (0.0, 0.01, 0.5))
+        lines = (Mark("range", worst, low, "thin"), Mark("range", low, median), Mark("tick", low, low))
+        marks = (*lines, dot(worst, tooltip="the closest call"))
+        value = f"{worst:.0f}%" if worst > LEAST_MARGIN else f"under {LEAST_MARGIN}%"
+        rows.append(Row(entry.precision, marks, value, looks[entry.precision]))
+    least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
+    scale = Scale(max(LEAST_MARGIN, least), 100)
+    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
+    return draw_rows("margins", title, rows, scale, unit, "The one that kept least: ", beside=0)
+
+
+def histogram_pictures(background: Background) -> list[Figure]:
+    """Draw a histogram for each tensor, under the name of the node that makes it: names of tensors say little. Where
+    each has its own method, say which."""
+    sketches, calibration = background.histograms.tensors, background.calibration
+    pictures = []
+    for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS]):
+        maker, method, sketch = background.makers.get(name), calibration.methods.get(name), sketches[name]
+        title = (maker.title if maker else f"input {name}") + (f", by {method}" if method else "")
+        drawn = draw_histogram(f"histogram-{number}", name, sketch, calibration.amax[name])
+        pictures.append(Figure(f"{title}, {sketch.clipped:.3%} clipped", drawn))
+    return pictures
+
+
+def describe_nodes(simplified: Simplified) -> str:
+    """Say how many nodes there were and are, and which kinds of them are gone."""
+    before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
+    if before == after:
+        return f"Nothing could be removed: {before.total()} nodes were exported, and all of them stayed."
+    changes = [(what, kinds) for what, kinds in (("gone", before - after), ("new", after - before)) if kinds]
+    counts = [f"{what}: {first_few([f'{n} {kind}' for kind, n in kinds.most_common()])}" for what, kinds in changes]
+    return "; ".join([f"{before.total()} nodes became {after.total()}", *counts]) + "."
+
+
+def operator_picture(simplified: Simplified) -> Picture:
+    """Draw two bars for each type of operator: as exported, and simplified."""
+    before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
+    rows = []
+    for kind in sorted({*before, *after}, key=lambda kind: (-before[kind], kind)):
+        exported = bar(before[kind], "faint", f"{before[kind]} exported")
+        left = bar(after[kind], "plain", f"{after[kind]} simplified")
+        rows.append(Row(kind, (exported, left), f"{before[kind]} → {after[kind]}"))
+    scale = from_zero([*before.values(), *after.values()])
+    return draw_rows("operators", "Operators before and after simplifying", rows, scale, "nodes")
 
 
 class Drawn(NamedTuple):
