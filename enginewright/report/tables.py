@@ -15,7 +15,7 @@ from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, kno
 from enginewright.report.metrics import batch_key, key_of
 from enginewright.report.verdict import RAN_AS, recommend, verdict_on
 from enginewright.report.where_time_goes import fit_line
-from enginewright.report.wording import engine_metric, percent, reasons
+from enginewright.report.wording import engine_metric, reasons
 
 OWN_PROCESS = "in a process of its own"
 NOT_BUILT = "not built"
@@ -105,7 +105,7 @@ def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Tab
                 Cell(with_interval(findings.quoted(entry)), f"{timed}.speedup"),
                 Cell(f"{findings.race.milliseconds[name]:.2f}", f"{timed}.p50_ms"),
                 Cell(engine_metric(validation), f"{name}.{key_of(validation.main)}" if validation.main else None),
-                Cell(percent(validation.same_answers), f"{name}.same_answer_%" if validation.agreement else None),
+                Cell(f"{agreed.share:.2%}", f"{name}.same_answer_%") if (agreed := validation.agreement) else Cell("-"),
                 Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error_ppm"),
                 Cell(file_size(entry.engine.bytes), f"{name}.engine_MB"),
                 Cell(f"{entry.benchmark.peak_memory[ENGINE].host:.0f}", f"{name}.peak_MB"),

@@ -8,7 +8,6 @@ from enginewright.core.text import file_size, first_few
 from enginewright.measure.speed_records import baseline_title
 from enginewright.precision.mixing.records import in_words
 from enginewright.report.evidence import Evidence, Findings
-from enginewright.report.wording import metric_beside
 
 AS_FAST = 1.05  # an engine that is surely not slower than by this is as fast
 WHILE_DISTURBED = 1.1  # how many times as fast an engine must surely be where others used the machine during the race
@@ -137,13 +136,16 @@ def sentence(findings: Findings) -> str:
     opening = (
         f"**Ship {chosen.precision}:**" if choice.is_sure else f"**Measure again:** {doubt(findings, choice)} It is"
     )
-    agreement = ""
+    accuracy, agreement = f"{validation.metric} not measured ({validation.lacking})", ""
+    if main := validation.main:
+        beside = f"where {validation.reference} has {main.written(main.reference)}"
+        accuracy = f"{main.name} {main.written(main.engine)} {beside}"
     if agreed := validation.agreement:
         agreement = f", and the same answer as {validation.reference} for {agreed.share:.2%} of {agreed.among}"
     return (
         f"{opening} {ratio.median:.2f} times as fast as {baseline} at batch {findings.tuned_batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"{metric_beside(validation)}{agreement}. "
+        f"{accuracy}{agreement}. "
         f"The engine takes {chosen.engine.size_in_words}.{disturbance(findings, choice)}"
     )
 
