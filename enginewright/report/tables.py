@@ -9,8 +9,8 @@ from tabulate import tabulate
 
 from enginewright.core.params.measuring import EAGER
 from enginewright.core.text import file_size, first_few
-from enginewright.measure.race import Times
 from enginewright.measure.speed_records import ENGINE, LAUNCHED, PeakMemory, Ratio, baseline_title
+from enginewright.measure.timing import Factor
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
 from enginewright.report.metrics import batch_key, key_of
 from enginewright.report.verdict import RAN_AS, recommend, verdict_on
@@ -84,7 +84,7 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
 
-def with_interval(times: Times | Ratio) -> str:
+def with_interval(times: Factor | Ratio) -> str:
     return f"{times.median:.2f} ({times.low:.2f} to {times.high:.2f})"
 
 
@@ -204,7 +204,7 @@ def race_table(findings: Findings) -> pd.DataFrame:
     """Give the race of all engines, which decides: how many times as fast as the baseline each is, and how many times
     as fast as it the fastest is."""
 
-    def written(times: Times) -> str:
+    def written(times: Factor) -> str:
         return "-" if times.low == times.high == 1 else with_interval(times)
 
     race, fastest = findings.race, max(findings.precisions, key=lambda entry: findings.quoted(entry).median).precision

@@ -2,10 +2,10 @@
 
 from collections import Counter
 
-from enginewright.core.text import first_few
+from enginewright.core.text import counted, first_few
 from enginewright.precision.mixing.records import Mix
 from enginewright.precision.rescue.records import Rescue, errors_in_words
-from enginewright.precision.search.records import Layer, Search, counted, in_words
+from enginewright.precision.search.records import Search, SearchedLayer, in_words
 from enginewright.report.page.charts import Row, bar, dot, draw_rows
 from enginewright.report.page.picture import Figure, Picture, from_zero
 from enginewright.report.tables import Table, table
@@ -51,7 +51,7 @@ def _draw_path(found: Search) -> Picture:
     for step in sorted(found.path, key=lambda step: step.spared):
         is_answer = step.spared == len(found.spared)
         length = bar(100 * min(step.used, 2), "strong" if is_answer else "faint")
-        label = f"{counted(step.spared)}, {step.work:.0%} of the work"
+        label = f"{counted(step.spared, 'layer')}, {step.work:.0%} of the work"
         rows.append(Row(label, (length,), f"{step.used:.0%}", "strong" if is_answer else "plain"))
     title = f"What is lost with the layers in floating point that {found.precision} loses most by"
     scale = from_zero([200.0 if any(step.used > 1 for step in found.path) else 100.0])
@@ -79,7 +79,9 @@ def _changed_samples(found: Search) -> list[Figure]:
     return [Figure("The samples whose answers change first", drawn)]
 
 
-def _draw_layers(key: str, found: Search, title: str, lengths: list[tuple[Layer, float, str]], unit: str) -> Picture:
+def _draw_layers(
+    key: str, found: Search, title: str, lengths: list[tuple[SearchedLayer, float, str]], unit: str
+) -> Picture:
     rows = []
     for layer, length, value in lengths:
         is_spared = layer.name in found.spared
@@ -88,7 +90,7 @@ def _draw_layers(key: str, found: Search, title: str, lengths: list[tuple[Layer,
     return draw_rows(f"search-{key}", title, rows, from_zero(length for _, length, _ in lengths), unit)
 
 
-def _draw_times(found: Search, layers: list[Layer], times: Times) -> Picture:
+def _draw_times(found: Search, layers: list[SearchedLayer], times: Times) -> Picture:
     """Draw how long each layer takes in floating point, and in what was searched unless it is spared."""
     rows = []
     for layer in layers:
@@ -140,7 +142,7 @@ def candidates_table(mix: Mix) -> Table:
         rows.append(
             [
                 mix.types[number] if number < len(mix.types) else f"mix {number - len(mix.types) + 1}",
-                *(f"{candidate.way.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]),
+                *(f"{candidate.assignment.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]),
                 candidate.promised.in_figures(),
                 "-" if candidate.raced is None else f"{candidate.raced:.3f}",
                 delivered.in_figures() if delivered else "-",
@@ -153,10 +155,10 @@ def candidates_table(mix: Mix) -> Table:
 
 
 def blocks_table(mix: Mix) -> Table:
-    way = mix.candidates[mix.mixed or 0].way  # the first is all in int8
+    assignment = mix.candidates[mix.mixed or 0].assignment  # the first is all in int8
     rows = [
         [block.first, block.last, *(f"{block.milliseconds[name]:.3f}" for name in mix.types), chosen]
-        for chosen, block in zip(way, mix.blocks, strict=True)
+        for chosen, block in zip(assignment, mix.blocks, strict=True)
     ]
     columns = ["first node", "last node", *(f"ms in {name}" for name in mix.types), "in the best mix"]
     return table("The parts of the graph, and the times of their layers", columns, rows)
