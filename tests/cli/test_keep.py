@@ -10,6 +10,7 @@ from enginewright.cli.commands.keep import RESCUED, SEARCHED, freeze_search
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.precision.rescue.records import RESCUE, Rescue
+from enginewright.precision.search.records import Search
 
 
 @pytest.fixture
