@@ -7,7 +7,7 @@ from tabulate import tabulate
 
 from enginewright.report.notes import Note
 from enginewright.report.page.charts import Mark, Row, bar, dot, draw_rows
-from enginewright.report.page.picture import Figure, from_zero, short
+from enginewright.report.page.picture import Figure, short
 from enginewright.report.page.render import open_templates
 from enginewright.report.tables import Table, table
 from enginewright.report.wording import device
@@ -161,7 +161,7 @@ def _pictures(key: str, fleet: Fleet, answers: Sequence[Answer]) -> list[Figure]
         "Energy": ("energy", energies, "joules per image"),
     }
     return [
-        Figure(title, draw_rows(f"{key}-{name}", title, rows, from_zero(row.marks[0].end for row in rows), unit))
+        Figure(title, draw_rows(f"{key}-{name}", title, rows, unit))
         for title, (name, rows, unit) in drawn.items()
         if rows
     ]

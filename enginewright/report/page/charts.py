@@ -6,7 +6,17 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from enginewright.precision.calibration.histogram import Sketch
-from enginewright.report.page.picture import LETTER, NARROW, TEXT_HEIGHT, WIDE, Picture, Scale, short, wrapped
+from enginewright.report.page.picture import (
+    LETTER,
+    NARROW,
+    TEXT_HEIGHT,
+    WIDE,
+    Picture,
+    Scale,
+    from_zero,
+    short,
+    wrapped,
+)
 
 HEIGHT, BELOW = 260, 40  # pixels of the inner area, and of the ticks and the title below it
 RIGHT = 24  # pixels to the right of points
@@ -53,9 +63,17 @@ def dot(value: float, look: str = "", tooltip: str = "") -> Mark:
 
 
 def draw_rows(
-    key: str, title: str, rows: Sequence[Row], scale: Scale, unit: str, about: str = "", beside: float | None = None
+    key: str,
+    title: str,
+    rows: Sequence[Row],
+    unit: str,
+    about: str = "",
+    scale: Scale | None = None,
+    beside: float | None = None,
 ) -> Picture:
-    """Draw the rows. `about` says what their figures are; `beside` is a place on the scale to compare them with."""
+    """Draw the rows on a scale, or else from zero to the longest. `about` says what their figures are; `beside` is a
+    place on the scale to compare them with."""
+    scale = scale or from_zero(mark.end for row in rows for mark in row.marks)
     description = about + "; ".join(f"{row.label} {row.value}" for row in rows) + "."
     heights = [
         max(ROW, TEXT_HEIGHT * len(wrapped(row.label)) + 8, (THICK + BETWEEN) * _lanes(row) + 10) for row in rows

@@ -56,7 +56,7 @@ def _draw_path(found: Search) -> Picture:
     title = f"What is lost with the layers in floating point that {found.precision} loses most by"
     scale = from_zero([200.0 if any(step.used > 1 for step in found.path) else 100.0])
     unit = "% of what the thresholds allow; up to 200 are drawn"
-    return draw_rows("search-path", title, rows, scale, unit, beside=100)
+    return draw_rows("search-path", title, rows, unit, scale=scale, beside=100)
 
 
 def _changed_samples(found: Search) -> list[Figure]:
@@ -75,7 +75,7 @@ def _changed_samples(found: Search) -> list[Figure]:
         rows.append(Row(name, (length,), f"{changes[name]} of {tried[name]}", "strong" if remains else "plain"))
     title = f"Calibration samples whose answer changes by {found.precision}"
     unit = "% of the sets tried on the sample; in colour: the chosen one, too"
-    drawn = draw_rows("search-changed", title, rows, from_zero([100.0]), unit)
+    drawn = draw_rows("search-changed", title, rows, unit, scale=from_zero([100.0]))
     return [Figure("The samples whose answers change first", drawn)]
 
 
@@ -87,7 +87,7 @@ def _draw_layers(
         is_spared = layer.name in found.spared
         mark = bar(length, "strong" if is_spared else "faint", layer.op_type)
         rows.append(Row(layer.name, (mark,), value, "strong" if is_spared else "plain"))
-    return draw_rows(f"search-{key}", title, rows, from_zero(length for _, length, _ in lengths), unit)
+    return draw_rows(f"search-{key}", title, rows, unit)
 
 
 def _draw_times(found: Search, layers: list[SearchedLayer], times: Times) -> Picture:
@@ -106,10 +106,9 @@ def _draw_times(found: Search, layers: list[SearchedLayer], times: Times) -> Pic
         else:
             after = dot(searched, "plain", found.precision)
             rows.append(Row(layer.name, (before, after), f"{floating:.3f} to {searched:.3f}", look))
-    scale = from_zero(mark.end for row in rows for mark in row.marks)
     title = f"The time of each layer in {times.beside} and in {found.precision}"
     unit = f"ms at batch {times.batch} in {times.beside}; the dot: in {found.precision}"
-    return draw_rows("search-times", title, rows, scale, unit)
+    return draw_rows("search-times", title, rows, unit)
 
 
 def rescue_table(found: Rescue) -> Table:

@@ -115,8 +115,7 @@ def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
         raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
         raced += [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
         rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
-        scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
-        drawn = draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, scale, "ms per batch", "Medians: ")
+        drawn = draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, "ms per batch", "Medians: ")
         pictures.append(Figure(f"Batch {batch}", drawn))
     return pictures
 
@@ -181,7 +180,7 @@ def _throughput(findings: Findings, looks: Looks, batch: int) -> Picture:
         most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
         rows.append(Row(entry.precision, tuple(bars), figures, look, most))
     title, about = f"Throughput at batch {batch}", f"{kind.capitalize()} per second: "
-    return draw_rows(f"throughput-{batch}", title, rows, _longest(rows), f"{kind}/s", about)
+    return draw_rows(f"throughput-{batch}", title, rows, f"{kind}/s", about)
 
 
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -197,8 +196,8 @@ def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
     where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
     return [
-        Figure("Engine on disk", draw_rows("size", "Size of the engines", sizes, _longest(sizes), unit)),
-        Figure(f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", peaks, _longest(peaks), "MB")),
+        Figure("Engine on disk", draw_rows("size", "Size of the engines", sizes, unit)),
+        Figure(f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", peaks, "MB")),
     ]
 
 
@@ -230,11 +229,7 @@ def _executed(entry: Evidence) -> Picture:
         counts = ", ".join(mark.tooltip for mark in marks)
         rows.append(Row(kind, tuple(marks), counts, "plain" if kind in computing else "faint"))
     title = f"Types that {entry.precision} executes"
-    return draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers")
-
-
-def _longest(rows: Sequence[Row]) -> Scale:
-    return from_zero(mark.end for row in rows for mark in row.marks)
+    return draw_rows(f"executed-{entry.precision}", title, rows, "layers")
 
 
 def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -272,7 +267,7 @@ def _margins(entries: Sequence[Evidence], looks: Looks) -> Picture:
     least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
     scale = Scale(max(LEAST_MARGIN, least), 100)
     title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
-    return draw_rows("margins", title, rows, scale, unit, "The one that kept least: ", beside=0)
+    return draw_rows("margins", title, rows, unit, "The one that kept least: ", scale, beside=0)
 
 
 def histogram_pictures(background: Background) -> list[Figure]:
@@ -306,8 +301,7 @@ def operator_picture(simplified: Simplified) -> Picture:
         exported = bar(before[kind], "faint", f"{before[kind]} exported")
         left = bar(after[kind], "plain", f"{after[kind]} simplified")
         rows.append(Row(kind, (exported, left), f"{before[kind]} → {after[kind]}"))
-    scale = from_zero([*before.values(), *after.values()])
-    return draw_rows("operators", "Operators before and after simplifying", rows, scale, "nodes")
+    return draw_rows("operators", "Operators before and after simplifying", rows, "nodes")
 
 
 class Drawn(NamedTuple):
