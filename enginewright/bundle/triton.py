@@ -15,7 +15,7 @@ from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.runtimes.openvino_graph import write_ir
 from enginewright.graph.interface import TensorSpec
-from enginewright.measure.speed_records import baseline_title
+from enginewright.measure.records import baseline_title
 
 # Write the files of a bundle that are made from templates, and preprocessing that needs only NumPy and Pillow.
 

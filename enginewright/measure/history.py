@@ -15,7 +15,7 @@ from enginewright.core.files import Record, new_file, sha256_of
 from enginewright.core.params.all import Params
 from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Identity, Measurements, Outcome
-from enginewright.measure.speed_records import Ratio
+from enginewright.measure.records import Ratio
 
 NIGHTS, GOOD, GOOD_ENGINES, SETTING = "nights.jsonl", "good.json", "good-engines.json", "setting.json"
 GATE, FIRST = "gate", "first"  # verdicts besides outcomes: a threshold broke; there was no good run to compare with

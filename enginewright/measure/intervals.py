@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
-from enginewright.measure.accuracy_records import Agreement, Interval, Result
+from enginewright.measure.records import Agreement, Interval, Result
 from enginewright.tasks.task import Metric, Statistics
 
 CONFIDENCE = 0.95

@@ -20,7 +20,7 @@ from enginewright.core.cores import TICKS_PER_SECOND, Usage, read_usage
 from enginewright.core.progress import progress
 from enginewright.core.text import counted, printable
 from enginewright.data.feeds import Feeds
-from enginewright.measure.speed_records import (
+from enginewright.measure.records import (
     ENGINE,
     SAME_PACE,
     WARM_UP_AGREEMENT,

@@ -16,7 +16,6 @@ from enginewright.data.run_all import OutputsOf, run_all
 from enginewright.data.sample_set import SampleSet, padding_of
 from enginewright.engine.engine import Engine
 from enginewright.graph.as_written import run_as_written
-from enginewright.measure.accuracy_records import Resized, Spot, Validation
 from enginewright.measure.agreement import (
     agreement_of,
     broken_thresholds,
@@ -28,6 +27,7 @@ from enginewright.measure.agreement import (
 )
 from enginewright.measure.examples import write_examples
 from enginewright.measure.intervals import unsure_thresholds
+from enginewright.measure.records import Resized, Spot, Validation
 from enginewright.model.records import PYTORCH
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.task import Task

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from enginewright.measure.changes import Change, Measurements, Outcome, not_comparable, same_versions
-from enginewright.measure.comparison import compare_runs
-from enginewright.measure.speed_change import SpeedChanges
+from enginewright.measure.changes import Change, Measurements, Outcome, not_comparable
+from enginewright.measure.comparison import SpeedChanges, compare_runs, same_versions
 
 
 class Status(IntEnum):
@@ -106,7 +105,7 @@ class _Night:
         if self.good:
             # Ratios show large losses; a race shows smaller ones, and whether the engine has caused a loss at all.
             # In a race both engines have the new driver or runtime, so only ratios show what a new version does.
-            alike = same_versions(self.good.machine, found.measurements.machine)
+            alike = same_versions(self.good, found.measurements)
             wanted = {change.precision for change in changes if alike or _is_unknown_speed(change)}
             in_good_run = {entry.precision for entry in self.good.precisions}
             self.raced.update(self.race(wanted & in_good_run - self.raced.keys()))

@@ -9,9 +9,9 @@ from enginewright.core.files import LOCK, MEASUREMENTS, VERDICT
 from enginewright.core.params.all import Params
 from enginewright.core.process import start_dvc
 from enginewright.measure.changes import Measurements, Verdict
+from enginewright.measure.comparison import SpeedChanges
 from enginewright.measure.earlier_engines import engines_of, parse_hashes
 from enginewright.measure.race import race_runs
-from enginewright.measure.speed_change import SpeedChanges
 from enginewright.nightly.judgement import Found
 
 MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed

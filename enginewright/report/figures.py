@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from enginewright.measure.speed_records import ENGINE, baseline_title
+from enginewright.measure.records import ENGINE, baseline_title
 from enginewright.report import tables
 from enginewright.report.evidence import Findings, curve_over_sizes
 from enginewright.report.page.charts import GAP, RIGHT, Named, frontier, place_labels

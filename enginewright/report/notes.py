@@ -8,7 +8,7 @@ from enginewright.core.params.measuring import NUMBER_FORMATS
 from enginewright.core.text import first_few
 from enginewright.data.sample_set import Padding
 from enginewright.engine.record import short_name
-from enginewright.measure.speed_records import Ratio, baseline_title
+from enginewright.measure.records import Ratio, baseline_title
 from enginewright.model.records import PYTORCH
 from enginewright.precision.mixing.records import Mix, in_words
 from enginewright.report.evidence import Evidence, Findings

@@ -8,8 +8,7 @@ import pandas as pd
 
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.templates import templates_in
-from enginewright.measure.accuracy_records import Result, Validation
-from enginewright.measure.speed_records import ENGINE
+from enginewright.measure.records import ENGINE, Result, Validation
 from enginewright.report import tables
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.notes import noise_by_batch, notes_on

@@ -6,15 +6,16 @@ import pandas as pd
 
 from enginewright.core.params.measuring import EAGER
 from enginewright.core.text import file_size, first_few
-from enginewright.measure.accuracy_records import Spot, Validation
-from enginewright.measure.speed_records import (
+from enginewright.measure.records import (
     ENGINE,
     LAUNCHED,
     RUNS_FOR_P99,
     AtSize,
     Latency,
     PeakMemory,
+    Spot,
     Throughput,
+    Validation,
     baseline_title,
 )
 from enginewright.measure.timing import Factor

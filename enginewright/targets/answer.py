@@ -17,8 +17,8 @@ from enginewright.core.params.all import Params
 from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
 from enginewright.engine.gpu.cuda import bus_address
 from enginewright.engine.machine import Machine
-from enginewright.measure.accuracy_records import Result
 from enginewright.measure.earlier_engines import hashes_of_outs
+from enginewright.measure.records import Result
 from enginewright.model.user_code import files_named_in, fingerprint, fingerprint_of_task
 from enginewright.targets.file import Name
 

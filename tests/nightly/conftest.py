@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from enginewright.measure.changes import Measurements
+from enginewright.measure.comparison import SpeedChange
 from enginewright.measure.history import History, Setting, read_history
-from enginewright.measure.speed_change import SpeedChange
 from enginewright.nightly.judgement import Found
 from enginewright.nightly.night import record_night
 from enginewright.nightly.summary import write_summary

@@ -15,7 +15,7 @@ from enginewright.bundle.write import write_bundle
 from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.record import EngineRecord
-from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.records import Validation
 
 TO_VALIDATION = (*STAGES, *PER_PRECISION[: PER_PRECISION.index("validate") + 1])
 NETWORKS = """

@@ -10,7 +10,7 @@ from enginewright.core.text import confidence
 
 if TYPE_CHECKING:
     from enginewright.measure.changes import Outcome
-    from enginewright.measure.speed_change import SpeedChanges
+    from enginewright.measure.comparison import SpeedChanges
 
 REGRESSION, NOT_COMPARABLE, UNSURE = 3, 4, 6
 EXAMPLES = """\
@@ -46,7 +46,7 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.measure.speed_change import holds_exported_times
+    from enginewright.measure.exported_times import holds_exported_times
 
     if holds_exported_times(chosen.before) or holds_exported_times(chosen.after):
         return _compare_times(chosen)
@@ -56,7 +56,7 @@ def run(chosen: Namespace) -> int:
 def _compare_times(chosen: Namespace) -> int:
     from enginewright.core.errors import EnginewrightError
     from enginewright.measure.changes import conclusion, describe
-    from enginewright.measure.speed_change import LIMITS, compare_times, find_exported_times
+    from enginewright.measure.exported_times import LIMITS, compare_times, find_exported_times
 
     if chosen.race:
         raise EnginewrightError("--race needs the engines of two runs, and times of trtexec have none")

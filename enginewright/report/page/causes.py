@@ -8,8 +8,7 @@ from markupsafe import Markup
 
 from enginewright.core.text import figure, first_few
 from enginewright.graph.simplify import Simplification
-from enginewright.measure.accuracy_records import Result
-from enginewright.measure.speed_records import baseline_title
+from enginewright.measure.records import Result, baseline_title
 from enginewright.report.evidence import Background, Evidence, Findings
 from enginewright.report.page.charts import (
     Axes,

@@ -8,7 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from enginewright.core.text import file_size
-from enginewright.measure.speed_records import ENGINE, Latency, baseline_title
+from enginewright.measure.records import ENGINE, Latency, baseline_title
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.page.charts import LETTER, NARROW, TEXT_HEIGHT, WIDE, Picture, Scale, wrapped
 from enginewright.report.summary import batch_key, key_of

@@ -10,7 +10,7 @@ from enginewright.core.facts import QUANTIZED
 from enginewright.core.params.measuring import EAGER
 from enginewright.core.text import KILOBYTE, MEGABYTE, file_size
 from enginewright.measure.examples import EXAMPLES, Example, Examples
-from enginewright.measure.speed_records import ENGINE, Latency, baseline_title
+from enginewright.measure.records import ENGINE, Latency, baseline_title
 from enginewright.report.evidence import Evidence, Findings, curve_over_sizes
 from enginewright.report.page.charts import Axes, Curve, Dot, Figure, Scale, draw_curves, from_zero, short
 from enginewright.report.page.listing import Mark, Row, bar, dot, draw_rows

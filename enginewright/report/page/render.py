@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import file_size
-from enginewright.measure.speed_records import baseline_title
+from enginewright.measure.records import baseline_title
 from enginewright.report import tables, where_time_goes
 from enginewright.report.evidence import Background, Evidence, Findings
 from enginewright.report.notes import noise_by_batch, notes_on
