@@ -13,12 +13,12 @@ from enginewright.engine.build import EngineWork
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import pass_on_refusal, require_made_of
-from enginewright.graph.as_written import GraphWork
+from enginewright.graph.as_written import GraphWork, run_as_written
 from enginewright.measure.benchmark import trace_engine
 from enginewright.measure.examples import EXAMPLES, Examples
 from enginewright.measure.records import Validation
 from enginewright.measure.timing import whole_machine
-from enginewright.measure.validate import Elsewhere, Wanted, validate_engine
+from enginewright.measure.validate import Wanted, validate_engine
 from enginewright.model.records import Reference
 from enginewright.targets.ray_cluster import open_cluster, whole_node
 
@@ -49,12 +49,12 @@ def validate(
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,
-            converted / "model.onnx",
+            run_as_written(converted / "model.onnx"),
             wanted,
             params.precisions[precision].thresholds,
             params.validation,
             unfinished,
-            Elsewhere(
+            (
                 outputs_on(GraphWork(converted), cluster),
                 outputs_on(EngineWork(engine, params.inference, gpus=int(here.device == "cuda")), cluster),
             ),
