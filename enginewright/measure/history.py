@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, Field
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
-from enginewright.core.files import Record, new_file, sha256_of
+from enginewright.core.files import HISTORY, MACHINE, Record, new_file, sha256_of
 from enginewright.core.params.all import Params
 from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Identity, Measurements, Outcome
@@ -91,6 +91,12 @@ class History:
 
     def __init__(self, folder: Path, setting: Setting) -> None:
         self.folder, self.setting = folder, setting
+
+    @classmethod
+    def here(cls, params: Params) -> Self:
+        """Return the history of this machine and of the project in this folder."""
+        setting = Setting.of(Machine.read(MACHINE), params)
+        return cls(HISTORY / setting.folder, setting)
 
     def nights(self) -> list[Night]:
         path = self.folder / NIGHTS
