@@ -15,22 +15,22 @@ from enginewright.tasks.task import NONE, Task, Truth
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
-def compare(wanted: Outputs, got: Outputs) -> Errors:
+def compare(expected: Outputs, got: Outputs) -> Errors:
     """Return the errors of `got`: for each figure the worst value among the outputs. Here and in `spread`, samples are
     read in blocks, because the outputs may be mapped files that are larger than memory."""
-    of_outputs = [_errors(wanted[name], got[name]) for name in wanted]
+    of_outputs = [_errors(expected[name], got[name]) for name in expected]
     worst: dict[str, Any] = {"cosine": min, "worst_cosine": min, "nonfinite": sum}
     figures = {name: [getattr(each, name) for each in of_outputs] for name in Errors.model_fields}
     return Errors(**{name: worst.get(name, max)(values) for name, values in figures.items()})
 
 
-def _errors(wanted: Values, got: Values) -> Errors:
+def _errors(expected: Values, got: Values) -> Errors:
     """Return the errors of one output, in double precision. NaN and infinity are counted, and then taken as zero."""
-    if wanted[:1].size == 1:  # a single number has a sign, and no angle: those of all samples are one vector
-        wanted, got = wanted.reshape(1, -1), got.reshape(1, -1)
+    if expected[:1].size == 1:  # a single number has a sign, and no angle: those of all samples are one vector
+        expected, got = expected.reshape(1, -1), got.reshape(1, -1)
     parts = []
-    for block in blocks(wanted):
-        exact, found = (finite(each[block]).reshape(len(each[block]), -1) for each in (wanted, got))
+    for block in blocks(expected):
+        exact, found = (finite(each[block]).reshape(len(each[block]), -1) for each in (expected, got))
         difference = np.abs(exact - found)
         norms = np.linalg.norm(difference), np.linalg.norm(exact)
         nonfinite = np.count_nonzero(~np.isfinite(got[block]))
@@ -39,7 +39,7 @@ def _errors(wanted: Values, got: Values) -> Errors:
     angle = np.concatenate(angles)
     return Errors(
         max_abs=max(largest),
-        mean_abs=float(np.dot(means, [len(each) / len(wanted) for each in angles])),
+        mean_abs=float(np.dot(means, [len(each) / len(expected) for each in angles])),
         relative=relative_error(differences, sizes),
         cosine=float(angle.mean()),
         worst_cosine=float(angle.min()),
@@ -47,14 +47,14 @@ def _errors(wanted: Values, got: Values) -> Errors:
     )
 
 
-def spread(wanted: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:
+def spread(expected: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:
     """Return how much single samples differ."""
 
     def quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
         """Return the quantiles at SHARES, rounded to four digits because they are only drawn."""
         return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()
 
-    errors = quantiles(errors_of_samples(wanted, got))
+    errors = quantiles(errors_of_samples(expected, got))
     return Spread(shares=SHARES, relative_error=errors, margin_kept=quantiles(leads_kept))
 
 
@@ -126,9 +126,9 @@ def metric_of(task: Task, outputs: Outputs, truth: Truth | None, places: np.ndar
 
 
 def agreement_of(
-    task: Task, wanted: Outputs, got: Outputs, limits: Thresholds, kind: str = "images"
+    task: Task, expected: Outputs, got: Outputs, limits: Thresholds, kind: str = "images"
 ) -> Agreement | None:
-    shares = task.agree(wanted, got)
+    shares = task.agree(expected, got)
     if shares is None or task.agreement is None:
         return None
     interval_at, samples = agreement_at(shares, task.together, task.in_pairs), len(shares)

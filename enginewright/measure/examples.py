@@ -45,23 +45,23 @@ class Examples(Record):
 EXAMPLES = "examples.json"
 
 
-def write_examples(task: Task, samples: SampleSet, wanted: Outputs, got: Outputs, folder: Path) -> None:
+def write_examples(task: Task, samples: SampleSet, expected: Outputs, got: Outputs, folder: Path) -> None:
     """Write examples.json, and pictures of images. Arrays that are neither images nor texts have no examples, nor have
     outputs that the task cannot read."""
     how, texts, found = samples.manifest.preprocessing, samples.manifest.text, []
     words = _words_of(samples)
-    if (how or texts) and task.reads({name: values.shape for name, values in wanted.items()}):
-        same = task.agree(wanted, got)
+    if (how or texts) and task.reads({name: values.shape for name, values in expected.items()}):
+        same = task.agree(expected, got)
         # Among equal answers, those that are nearest to another one, or else whose outputs differ most.
-        leads = task.leads_kept(wanted, got)
-        nearest = leads if len(leads) == len(samples) else -errors_of_samples(*task.comparable(wanted, got))
+        leads = task.leads_kept(expected, got)
+        nearest = leads if len(leads) == len(samples) else -errors_of_samples(*task.comparable(expected, got))
         order = np.lexsort((nearest, np.zeros(len(samples)) if same is None else same))
         for number, place in enumerate(order[:MOST].tolist()):
             file, text = (None, words(place)) if how is None else (f"{number}.jpg", None)
             if how is None:
-                answers = task.beside(wanted, got, place, words)
+                answers = task.beside(expected, got, place, words)
             else:
-                answers = _draw(task, samples, how, wanted, got, place, folder / str(file))
+                answers = _draw(task, samples, how, expected, got, place, folder / str(file))
             share = None if same is None else float(same[place])
             name = samples.manifest.samples[place].name
             lead = float(leads[place]) if len(leads) == len(samples) else None
@@ -71,12 +71,12 @@ def write_examples(task: Task, samples: SampleSet, wanted: Outputs, got: Outputs
 
 
 def _draw(
-    task: Task, samples: SampleSet, how: Preprocessing, wanted: Outputs, got: Outputs, place: int, file: Path
+    task: Task, samples: SampleSet, how: Preprocessing, expected: Outputs, got: Outputs, place: int, file: Path
 ) -> tuple[str, str]:
     """Write the two answers for an image beside each other, and return them as lines."""
     one, other = (
         next(iter(task.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE)))
-        for each in (wanted, got)
+        for each in (expected, got)
     )
     image = as_image(samples.pixels_at(place), how)
     as_seen = how.model_copy(update={"resize": how.crop, "resize_mode": "stretch"})

@@ -25,12 +25,14 @@ Figure = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # of each of seve
 At = Callable[[int], Interval]  # the interval, had so many samples answered as those did that were seen
 
 
-def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
-    if metric.is_share and isinstance(wanted, np.ndarray) and isinstance(got, np.ndarray):
-        lost, gained = (np.count_nonzero(one > other) / len(wanted) for one, other in ((wanted, got), (got, wanted)))
+def drop_at(metric: Metric, expected: Sized, got: Sized) -> At:
+    if metric.is_share and isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
+        lost, gained = (
+            np.count_nonzero(one > other) / len(expected) for one, other in ((expected, got), (got, expected))
+        )
         return lambda total: difference_of_shares(lost * total, gained * total, total)
-    sign, worth = (1, abs(metric.over(wanted))) if metric.higher_is_better else (-1, 0.0)
-    found = estimate(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted))
+    sign, worth = (1, abs(metric.over(expected))) if metric.higher_is_better else (-1, 0.0)
+    found = estimate(lambda weights: sign * (metric.of(expected, weights) - metric.of(got, weights)), len(expected))
     if found.low < found.high and not metric.in_steps:
         return found.at
 
@@ -92,8 +94,8 @@ def difference_of_shares(lost: float, gained: float, total: int) -> Interval:
         """Return by how many standard errors the count differs from what `difference` lets expect."""
         b = (2 * total - lost + gained) * difference - lost - gained
         c = -gained * difference * (1 - difference)
-        expected = (math.sqrt(max(0.0, b * b - 8 * total * c)) - b) / (4 * total)  # the likeliest share of gained ones
-        variance = total * (2 * expected + difference * (1 - difference))
+        gaining = (math.sqrt(max(0.0, b * b - 8 * total * c)) - b) / (4 * total)  # the likeliest share of gained ones
+        variance = total * (2 * gaining + difference * (1 - difference))
         return (lost - gained - total * difference) / math.sqrt(max(variance, 1e-300))
 
     def where(distance: float, low: float, high: float) -> float:

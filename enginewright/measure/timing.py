@@ -107,11 +107,11 @@ def race(
     warm_ups = [{name: warm_up(contender, seconds / 2) for name, contender in point.items()} for point in points]
     slowest = [max(each.seconds for each in point.values()) for point in warm_ups]
     # A turn has at least two calls, of which the first is not counted.
-    wanted = [int(np.clip(seconds / (2 * call), FEWEST_ROUNDS, MOST_ROUNDS)) for call in slowest]
+    enough = [int(np.clip(seconds / (2 * call), FEWEST_ROUNDS, MOST_ROUNDS)) for call in slowest]
     done: list[list[Round]] = [[] for _ in points]
 
     def unfinished() -> list[int]:
-        return [number for number, missing in enumerate(rounds_missing(done, wanted)) if missing]
+        return [number for number, missing in enumerate(rounds_missing(done, enough)) if missing]
 
     with ExitStack() as opened:
         if gc.isenabled():
@@ -119,19 +119,19 @@ def race(
             gc.disable()
         for watch in watches:
             opened.enter_context(watch)
-        rounds_left = progress(iter(unfinished, []), label, lambda: max(rounds_missing(done, wanted)), "rounds")
+        rounds_left = progress(iter(unfinished, []), label, lambda: max(rounds_missing(done, enough)), "rounds")
         for numbers in rounds_left:
             for number in numbers:
-                done[number].append(take_round(points[number], seconds / wanted[number], read_pace, rng))
+                done[number].append(take_round(points[number], seconds / enough[number], read_pace, rng))
     return [Timings(rounds, each) for rounds, each in zip(done, warm_ups, strict=True)]
 
 
-def rounds_missing(done: Sequence[Sequence[Round]], wanted: Sequence[int]) -> list[int]:
+def rounds_missing(done: Sequence[Sequence[Round]], enough: Sequence[int]) -> list[int]:
     """Return how many rounds each point still lacks at the best pace so far. A round on a slower machine is made up for
-    by another one, up to twice the wanted number."""
+    by another one, up to twice the number that is enough."""
     best = min((each.pace for rounds in done for each in rounds), default=0.0)
     counts = [(len(Timings(rounds).at_pace(best).rounds), len(rounds)) for rounds in done]
-    return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(wanted, counts, strict=True)]
+    return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(enough, counts, strict=True)]
 
 
 def warm_up(contender: Contender, most_seconds: float) -> WarmUp:

@@ -33,7 +33,7 @@ from enginewright.tasks.choose import task_of
 from enginewright.tasks.task import Task
 
 
-class Wanted(NamedTuple):
+class Expected(NamedTuple):
     """Holds the samples, and what an engine should return for them: what the source model did."""
 
     samples: SampleSet
@@ -46,16 +46,16 @@ class Wanted(NamedTuple):
 def validate_engine(
     engine: Engine,
     run_graph: Run,
-    wanted: Wanted,
+    expected: Expected,
     limits: Thresholds,
     params: ValidationParams,
     examples: Path | None = None,
     elsewhere: Sequence[OutputsOf | None] = (None, None),
 ) -> Validation:
-    """Validate an engine against what is wanted, and against its graph, as `run_graph` runs it without an optimizer.
+    """Validate an engine against what is expected, and against its graph, as `run_graph` runs it without an optimizer.
     Draw samples on which they differ into the folder `examples`. `elsewhere` has what runs graph and engine over the
     whole set on other machines."""
-    samples, reference, record = wanted.samples, wanted.outputs, engine.record
+    samples, reference, record = expected.samples, expected.outputs, engine.record
     known, sizes, kind = samples.manifest, record.profile.batch, samples.manifest.kind
     task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
     task = task.knowing(samples.truth, np.arange(len(samples)))
@@ -69,7 +69,7 @@ def validate_engine(
     pairs = (reference, compiled), (reference, graph), (graph, compiled)
     engine_errors, graph_errors, compiler_errors = (compare(*task.comparable(*pair)) for pair in pairs)
     batches = {*spot_batches(sizes), *(each.batch.opt for each in record.build.all_profiles[1:])}
-    spots = tuple(check_spot(engine, wanted, compiled, each, params.spot_samples, task) for each in sorted(batches))
+    spots = tuple(check_spot(engine, expected, compiled, each, params.spot_samples, task) for each in sorted(batches))
     other_sizes = _check_sizes(engine, run_graph, samples, task)
     if examples is not None:
         write_examples(task, samples, reference, compiled, examples)
@@ -79,17 +79,17 @@ def validate_engine(
         *_broken_at_batches(spots, limits),
         *_broken_at_sizes(other_sizes, limits),
     ]
-    if params.must_know and wanted.by_chance:
+    if params.must_know and expected.by_chance:
         broken.insert(
             0,
-            f"{wanted.made_by}'s own {task.metrics[0].name} is no better than that of its answers to other {kind}, so "
+            f"{expected.made_by}'s own {task.metrics[0].name} is no better than that of its answers to other {kind}, so "
             "that it judges nothing: the weights, the order of classes, the preprocessing or the tokenizer are not "
             "those of the model; or set validation.must_know: false",
         )
     return Validation(
         precision=record.precision,
         task=known.task,
-        reference=wanted.made_by,
+        reference=expected.made_by,
         engine=record.identity,
         samples=len(samples),
         kind=kind,
@@ -109,7 +109,7 @@ def validate_engine(
         must_be_sure=params.must_be_sure,
         padding=padding_of(samples, sizes.max),
         spread=spread(*task.comparable(reference, compiled), task.leads_kept(reference, compiled)),
-        doubt=wanted.doubt,
+        doubt=expected.doubt,
     )
 
 
@@ -119,14 +119,14 @@ def spot_batches(sizes: Range) -> list[int]:
     return sorted({sizes.min, middle if middle % 2 else max(sizes.min, middle - 1), sizes.max})
 
 
-def check_spot(engine: Engine, wanted: Wanted, compiled: Outputs, batch: int, count: int, task: Task) -> Spot:
+def check_spot(engine: Engine, expected: Expected, compiled: Outputs, batch: int, count: int, task: Task) -> Spot:
     """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
-    samples = wanted.samples
+    samples = expected.samples
     chosen = np.arange(max(1, min(count, len(samples)) // batch) * batch) % len(samples)
     found = run_all(engine.run, samples, batch, False, f"at batch {batch}", chosen)
     against_pytorch, against_whole = (
         compare(*task.comparable({name: values[chosen] for name, values in each.items()}, found))
-        for each in (wanted.outputs, compiled)
+        for each in (expected.outputs, compiled)
     )
     metric = metric_of(task, found, samples.truth, chosen)
     return Spot(batch=batch, samples=len(chosen), errors=against_pytorch, metric=metric, drift=against_whole.relative)
