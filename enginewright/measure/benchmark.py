@@ -78,12 +78,8 @@ def race_contenders(
 
 def with_tuned_batches(params: BenchmarkParams, build: BuildParams) -> BenchmarkParams:
     """Add the batch sizes that build.profiles tunes for to the ones that are asked for."""
-    tuned = {each.batch.opt for each in build.all_profiles[1:]}
-    return (
-        params
-        if tuned <= {*params.batches}
-        else params.model_copy(update={"batches": tuple(sorted(tuned.union(params.batches)))})
-    )
+    missing = {each.batch.opt for each in build.all_profiles[1:]} - {*params.batches}
+    return params.model_copy(update={"batches": tuple(sorted([*missing, *params.batches]))}) if missing else params
 
 
 def quoted_batch(params: BenchmarkParams, build: BuildParams) -> int:
@@ -211,18 +207,18 @@ def ask_at_once(clients: Sequence[Client], seconds: float) -> tuple[list[float],
     """Let each client ask again as soon as it is answered. Return the seconds of each answer, and of all together."""
     for ask, thread in clients:  # a first call, one after the other: a capture must have the GPU to itself
         thread.submit(ask).result()
-    started = time.perf_counter()
-    futures = [thread.submit(_ask_until, started + seconds, ask) for ask, thread in clients]
+    began = time.perf_counter()
+
+    def ask_on(ask: Contender) -> list[float]:
+        latencies: list[float] = []
+        while (started := time.perf_counter()) < began + seconds or not latencies:
+            ask()
+            latencies.append(time.perf_counter() - started)
+        return latencies
+
+    futures = [thread.submit(ask_on, ask) for ask, thread in clients]
     answers = list(chain.from_iterable(future.result() for future in futures))
-    return answers, time.perf_counter() - started
-
-
-def _ask_until(deadline: float, ask: Contender) -> list[float]:
-    latencies: list[float] = []
-    while (started := time.perf_counter()) < deadline or not latencies:
-        ask()
-        latencies.append(time.perf_counter() - started)
-    return latencies
+    return answers, time.perf_counter() - began
 
 
 # Time the layers of one engine, apart from the benchmark.

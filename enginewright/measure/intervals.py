@@ -20,6 +20,7 @@ DRAWN_AT_ONCE = 2**22  # weights in memory
 SEED = 0
 STEPS = 60  # halvings: more than the digits of a float
 GROUPS = 100  # of samples, left out in turn
+MOST_SAMPLES = 10**8
 
 Figure = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # of each of several sets, by how often each has a sample
 At = Callable[[int], Interval]  # the interval, had so many samples answered as those did that were seen
@@ -27,9 +28,7 @@ At = Callable[[int], Interval]  # the interval, had so many samples answered as 
 
 def drop_at(metric: Metric, expected: Sized, got: Sized) -> At:
     if metric.is_share and isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
-        lost, gained = (
-            np.count_nonzero(one > other) / len(expected) for one, other in ((expected, got), (got, expected))
-        )
+        lost, gained = float(np.mean(expected > got)), float(np.mean(got > expected))
         return lambda total: difference_of_shares(lost * total, gained * total, total)
     sign, worth = (1, abs(metric.over(expected))) if metric.higher_is_better else (-1, 0.0)
     found = estimate(lambda weights: sign * (metric.of(expected, weights) - metric.of(got, weights)), len(expected))
@@ -155,27 +154,23 @@ def _in_parts(figures: Callable[[NDArray[np.int64]], Statistics], count: int, to
     return np.concatenate([figures(part) for part in parts])
 
 
-# Tell whether the samples were enough to be sure that a figure is on one side of its threshold.
-
-MOST_SAMPLES = 10**8
-
-
 def samples_needed(drop_at: At, limit: float, samples: int) -> int | None:
     """Return how many samples would tell whether a drop is above its limit: those there are if they do, and none if no
     number would, as the drop is the limit."""
+
+    def tells(total: int) -> bool:
+        drop = drop_at(total)
+        return drop.high <= limit or drop.low > limit
+
     enough = samples
-    while not _tells(drop_at(enough), limit):
+    while not tells(enough):
         if (enough := 2 * enough) > MOST_SAMPLES:
             return None
     too_few = enough // 2 if enough > samples else enough
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
-        enough, too_few = (middle, too_few) if _tells(drop_at(middle), limit) else (enough, middle)
+        enough, too_few = (middle, too_few) if tells(middle) else (enough, middle)
     return enough
-
-
-def _tells(drop: Interval, limit: float) -> bool:
-    return drop.high <= limit or drop.low > limit
 
 
 def unsure_thresholds(agreement: Agreement | None, result: Result | None, limits: Thresholds) -> tuple[str, ...]:

@@ -82,8 +82,8 @@ def validate_engine(
     if params.must_know and expected.by_chance:
         broken.insert(
             0,
-            f"{expected.made_by}'s own {task.metrics[0].name} is no better than that of its answers to other {kind}, so "
-            "that it judges nothing: the weights, the order of classes, the preprocessing or the tokenizer are not "
+            f"{expected.made_by}'s own {task.metrics[0].name} is no better than that of its answers to other {kind}, "
+            "so that it judges nothing: the weights, the order of classes, the preprocessing or the tokenizer are not "
             "those of the model; or set validation.must_know: false",
         )
     return Validation(
