@@ -1,4 +1,4 @@
-"""Show a few samples as the task answers for them, PyTorch beside the engine: those whose answer changes first."""
+"""Look at samples: draw those whose answers change, and tell whether a model would know them if prepared otherwise."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -124,9 +124,8 @@ def beside(left: Image.Image, right: Image.Image) -> Image.Image:
     return both
 
 
-# Tell whether the source model would know the samples if they were prepared in another usual way. A model that was
-# trained on values from -1 to 1 and gets those from 0 to 255 is wrong without an error, and so are its engines.
-# Images are stored as bytes, so that other ways need no decoding.
+# A model that was trained on values from -1 to 1 and gets those from 0 to 255 is wrong without an error, and so are its
+# engines. Images are stored as bytes, so that other usual ways to prepare them need no decoding.
 
 Values = tuple[float, ...]
 Way = tuple[float, Values, Values]  # divide_by, mean and std
@@ -195,10 +194,9 @@ def _prepared(samples: SampleSet, other: Preprocessing) -> SampleSet:
     how, part = samples.manifest.preprocessing, samples.portion(np.arange(min(MOST_SAMPLES, len(samples))))
     assert how, "they are images"
     assert part.held, "a portion is in memory"
-    axis = -1 if how.layout == "nhwc" else 1
-    arrays = {
-        name: array if other.color == how.color else np.flip(array, axis) for name, array in part.held.arrays.items()
-    }
+    arrays = part.held.arrays
+    if other.color != how.color:
+        arrays = {name: np.flip(array, -1 if how.layout == "nhwc" else 1) for name, array in arrays.items()}
     manifest = part.manifest.model_copy(update={"preprocessing": other})
     return replace(part, manifest=manifest, held=replace(part.held, arrays=arrays))
 

@@ -130,15 +130,14 @@ class History:
 
 def read_history(root: Path) -> list[History]:
     """Return those with a night. A run may have been killed before it wrote the first, or somebody begins anew."""
-    histories = [History(path.parent, _read_setting(path)) for path in sorted(root.glob(f"*/{SETTING}"))]
+    histories = []
+    for path in sorted(root.glob(f"*/{SETTING}")):
+        try:
+            setting = Setting.parse(path.read_bytes(), str(path))
+        except EnginewrightError as error:
+            raise EnginewrightError(f"{error}. Take the file back from git") from None
+        histories.append(History(path.parent, setting))
     return [history for history in histories if history.nights()]
-
-
-def _read_setting(path: Path) -> Setting:
-    try:
-        return Setting.parse(path.read_bytes(), str(path))
-    except EnginewrightError as error:
-        raise EnginewrightError(f"{error}. Take the file back from git") from None
 
 
 def last_kept(nights: Sequence[Night]) -> Night | None:
