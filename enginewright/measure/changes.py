@@ -142,11 +142,15 @@ def read_measurements(place: str) -> Measurements:
             return Measurements.parse(path.read_bytes(), str(path))
         except EnginewrightError as error:
             raise EnginewrightError(f"{error}; reports are compared by their {MEASUREMENTS.name}") from None
-    shown = subprocess.run(["git", "show", "--end-of-options", f"{place}:./{MEASUREMENTS}"], capture_output=True)
+    shown = show_in_git(place, MEASUREMENTS)
     if shown.returncode:
         reason = (shown.stderr.decode(errors="replace").strip().splitlines() or ["git gives no reason"])[0]
         raise EnginewrightError(f"{place} is no file, no folder, and no git revision with {MEASUREMENTS} ({reason})")
     return Measurements.parse(shown.stdout, f"{place}:{MEASUREMENTS}")
+
+
+def show_in_git(revision: str, path: Path) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(["git", "show", "--end-of-options", f"{revision}:./{path}"], capture_output=True)
 
 
 class Verdict(Record):
