@@ -17,7 +17,7 @@ from enginewright.engine.description import where
 from enginewright.engine.record import REPRODUCE, EngineRecord
 from enginewright.engine.this_machine import INSTRUCTION_SETS
 from enginewright.graph.files import data_of
-from enginewright.measure.speed_records import ENGINE, RUNS_FOR_P99, baseline_title
+from enginewright.measure.records import ENGINE, RUNS_FOR_P99, baseline_title
 from enginewright.tasks.boxes import DISTINCT, PAIRS
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.detection import Detection

@@ -45,8 +45,9 @@ from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE, open_as_written, run_graph
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
+from enginewright.measure.benchmark import trace_engine
 from enginewright.measure.contenders import pytorch_contender, require_possible
-from enginewright.measure.speed_records import ENGINE, LAUNCHED, trace_engine
+from enginewright.measure.records import ENGINE, LAUNCHED
 from enginewright.pipeline import speed
 from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize

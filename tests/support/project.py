@@ -11,9 +11,8 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.this_machine import describe_machine
-from enginewright.measure.accuracy_records import Errors, Spread, Validation
-from enginewright.measure.changes import Measured, Measurements, Verdict
-from enginewright.measure.speed_records import Benchmark, Contention, Latency, MachinePace, Ratio
+from enginewright.measure.changes import Measurement, Measurements, Verdict
+from enginewright.measure.records import Benchmark, Contention, Errors, Latency, MachinePace, Ratio, Spread, Validation
 from support.command import ROOT
 from support.results import accuracy, agreed
 
@@ -75,7 +74,7 @@ def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | No
         must_be_sure=False,
         spread=Spread(shares=(0, 1), relative_error=(1e-6, 1e-6), margin_kept=()),
     )
-    measured = Measured(
+    measured = Measurement(
         precision=record.precision,
         engine_bytes=record.bytes,
         files=record.files,

@@ -17,7 +17,7 @@ from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.engine.record import EngineRecord
-from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.records import Validation
 
 TO_VALIDATION = (*STAGES, *PER_PRECISION[: PER_PRECISION.index("validate") + 1])
 NETWORKS = """

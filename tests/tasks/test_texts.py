@@ -27,8 +27,8 @@ from enginewright.data.texts import TextReader
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord
 from enginewright.graph.read_interface import require_fitting_vocabulary
-from enginewright.measure.accuracy_records import Validation
 from enginewright.measure.examples import Examples
+from enginewright.measure.records import Validation
 
 NETWORK = """
 import torch

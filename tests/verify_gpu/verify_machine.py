@@ -34,9 +34,9 @@ from enginewright.engine.runtimes import tensorrt
 from enginewright.engine.runtimes.tensorrt import TensorRT
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
+from enginewright.measure.benchmark import measure_engine_isolated
 from enginewright.measure.contenders import _compiled, pace_meter, pytorch_contender, require_possible
-from enginewright.measure.isolated import measure_engine_isolated
-from enginewright.measure.speed_records import SAME_PACE, Trace
+from enginewright.measure.records import SAME_PACE, Trace
 
 
 def test_an_element_that_is_not_written_is_seen(build):

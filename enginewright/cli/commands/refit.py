@@ -22,8 +22,8 @@ from enginewright.engine.tools import COMPARISON, INPUTS, comparison_script, lea
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.files import data_of, graph_bytes, graph_files, graph_sha256
 from enginewright.graph.onnx_file import load_graph, sha256_without_weights
-from enginewright.measure.accuracy_records import Errors
 from enginewright.measure.agreement import compare
+from enginewright.measure.records import Errors
 
 EXAMPLES = """\
 examples:
