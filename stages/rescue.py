@@ -8,8 +8,8 @@ from enginewright.core.files import new_folder, scratch_folder
 from enginewright.core.params.precisions import CalibrationParams, PrecisionParams, rescues_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.onnx_file import load_graph
-from enginewright.precision.cast import require_kept_exist
 from enginewright.precision.dialect import Dialect
+from enginewright.precision.floats import require_kept_exist
 from enginewright.precision.rescue.records import RESCUE, open_calibrated, write_rounded
 from enginewright.precision.rescue.rescue import BATCH, Attempts, Trial, find_rescues
 

@@ -1,4 +1,4 @@
-"""Make fp16 and bf16 graphs, by ModelOpt's AutoCast."""
+"""Make fp16 and bf16 graphs, by ModelOpt's AutoCast. What calls ModelOpt here quantizes, too."""
 
 import contextlib
 import io
@@ -11,16 +11,13 @@ import numpy as np
 import onnx
 
 from enginewright.core.errors import EnginewrightError, is_out_of_memory
-from enginewright.core.files import Record
 from enginewright.core.params.precisions import Keep
 from enginewright.core.text import in_one_line
 from enginewright.data.feeds import NO_SAMPLE, Feeds
 from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import graph_inputs, load_graph
 from enginewright.graph.read_interface import shape_inputs
-from enginewright.precision.floats import Left, nodes_adding_scattered, nodes_making_rows
-
-# Call ModelOpt: the batch that it runs, its errors and its output. Casting and quantizing share this.
+from enginewright.precision.floats import nodes_adding_scattered, nodes_making_rows
 
 LARGE_IMAGE = 224  # large enough for most networks
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
@@ -120,35 +117,3 @@ def forget_unknown_sizes(model: onnx.ModelProto) -> None:
             for size in value.type.tensor_type.shape.dim:
                 if size.dim_param == NAME_OF_ALL_SIZES:
                     size.ClearField("dim_param")
-
-
-# The JSON document of the stage convert, and a check of the nodes to keep in high precision.
-
-
-class Conversion(Record):
-    precision: str
-    opset: int
-    nodes: dict[str, int]
-    floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
-
-
-def kept_nodes(keep: Keep, model: onnx.ModelProto) -> set[str]:
-    """Return the names of the nodes to keep in high precision."""
-    return {
-        node.name
-        for node in model.graph.node
-        if node.op_type in keep.op_types or any(re.fullmatch(pattern, node.name) for pattern in keep.nodes)
-    }
-
-
-def require_kept_exist(keep: Keep, model: onnx.ModelProto) -> None:
-    """Refuse operators and nodes that the graph lacks, since a misspelt one would silently keep nothing."""
-    types, names = {node.op_type for node in model.graph.node}, [node.name for node in model.graph.node]
-    for op_type in keep.op_types:
-        if op_type not in types:
-            raise EnginewrightError(f"keep.op_types: the graph has no {op_type}; it has {', '.join(sorted(types))}")
-    for pattern in keep.nodes:
-        if not any(re.fullmatch(pattern, name) for name in names):
-            raise EnginewrightError(
-                f"keep.nodes: no node of the graph is named '{pattern}', such as {', '.join(names[:3])}"
-            )

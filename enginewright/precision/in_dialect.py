@@ -24,9 +24,9 @@ from enginewright.graph.passes.pooling import DropIdleStrides, PadBeforePooling
 from enginewright.graph.passes.spell_out import SpellOutCol2Im, SpellOutHardSwish
 from enginewright.precision.blocks import Written, write_blocks
 from enginewright.precision.calibration.cache import Calibration, require_tensors
-from enginewright.precision.cast import cast, kept_nodes
+from enginewright.precision.cast import cast
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import nodes_in_floats
+from enginewright.precision.floats import kept_nodes, nodes_in_floats
 from enginewright.precision.quantize import activations, quantize, quantized_activations
 from enginewright.precision.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 

@@ -239,7 +239,7 @@ def is_average(node: ir.Node) -> bool:
         return False
     pixels = list(range(2, len(value.shape)))
     return node.op_type != "ReduceMean" or (
-        bool(pixels) and sorted(a % len(value.shape) for a in _axes(node)) == pixels
+        bool(pixels) and sorted(a % len(value.shape) for a in axes_of(node)) == pixels
     )
 
 
@@ -262,7 +262,7 @@ def _only_reader(value: ir.Value) -> Reader | None:
     return (uses[0].node, uses[0].idx) if len(uses) == 1 else None
 
 
-def _axes(node: ir.Node) -> list[int]:
+def axes_of(node: ir.Node) -> list[int]:
     if "axes" in node.attributes:
         return list(node.attributes["axes"].as_ints())
     axes = node.inputs[1] if len(node.inputs) > 1 else None

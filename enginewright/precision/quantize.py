@@ -17,8 +17,8 @@ from enginewright.graph.files import data_of
 from enginewright.graph.onnx_file import graph_inputs, load_graph, save_graph
 from enginewright.graph.shapes import shapes_of
 from enginewright.precision.calibration.cache import read_cache, write_cache
-from enginewright.precision.cast import errors_as_sentences, kept_nodes, quiet_modelopt, trial_batch
-from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, nodes_adding_scattered
+from enginewright.precision.cast import errors_as_sentences, quiet_modelopt, trial_batch
+from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, kept_nodes, nodes_adding_scattered
 from enginewright.precision.fusion import mend_fusions
 from enginewright.precision.stand_ins import Replaced, put_back, with_stand_ins
 from enginewright.precision.write_int8 import Rounded

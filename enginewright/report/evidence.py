@@ -20,8 +20,7 @@ from enginewright.measure.race import EnginesRace, Times
 from enginewright.measure.speed_records import ENGINE, Benchmark, Latency, Ratio, Throughput, Trace
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
-from enginewright.precision.cast import Conversion
-from enginewright.precision.floats import Left
+from enginewright.precision.floats import Conversion, Left
 from enginewright.precision.mixing.records import MIX, Mix
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search.records import SEARCH, Search

@@ -22,7 +22,7 @@ from enginewright.measure.speed_records import (
     Trace,
 )
 from enginewright.model.records import PYTORCH
-from enginewright.precision.cast import Conversion
+from enginewright.precision.floats import Conversion
 from enginewright.precision.mixing.records import MIX
 from enginewright.report.evidence import Evidence, Findings, gather_findings
 from enginewright.tasks.classification import Classification
