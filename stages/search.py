@@ -15,8 +15,7 @@ from enginewright.core.params.precisions import PrecisionParams, SearchParams
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
-from enginewright.precision.calibration.answers import kept_answers
-from enginewright.precision.calibration.cache import Calibration, require_tensors
+from enginewright.precision.calibration.cache import Calibration, kept_answers, require_tensors
 from enginewright.precision.calibration.calibrate import ranges_by
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import (
