@@ -23,7 +23,13 @@ from enginewright.precision.calibration.cache import (
     write_cache,
 )
 from enginewright.precision.calibration.histogram import Histograms, choose_amax, sketch
-from enginewright.precision.calibration.measure import batch_in_memory, measure, measure_samples, with_moved
+from enginewright.precision.calibration.measure import (
+    Measuring,
+    batch_in_memory,
+    measure,
+    measure_samples,
+    with_moved,
+)
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.write_int8 import Range
 
@@ -43,7 +49,7 @@ def calibrate_graph(
     graph = load_graph(model)
     fixed = fixed_batch(graph)
     batch = fixed or batch_in_memory(graph, samples, params.batch)
-    counted, answers = measure_samples(source, samples, batch, bool(fixed), params.bins, cluster)
+    counted, answers = measure_samples(Measuring(source, params.bins), samples, batch, bool(fixed), cluster)
     histograms = with_moved(graph, counted)
     choice = choose_ranges(graph, histograms, samples, params, wanted)
     cache = calibrated / "calibration.cache"
