@@ -39,10 +39,17 @@ def trial_batch(source: Path, sample: Feeds, batch: int = CALIBRATION_BATCH) -> 
 
 
 @contextlib.contextmanager
-def errors_as_sentences(precision: str) -> Iterator[None]:
-    """Turn ModelOpt's exceptions into one sentence, since a graph that it cannot convert is no defect of ours."""
+def calling_modelopt(precision: str) -> Iterator[None]:
+    """Silence ModelOpt, which prints its progress and logs each step. Turn its exceptions into one sentence, since a
+    graph that it cannot convert is no defect of ours."""
+    logging.disable(logging.WARNING)
     try:
-        yield
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            from modelopt.onnx import trt_utils
+
+            # With TensorRT installed, ModelOpt parses the graph to look for plugins, which needs a GPU.
+            trt_utils.TRT_PYTHON_AVAILABLE = False
+            yield
     except Exception as error:  # ONNX Runtime's exceptions, which pass through, share no base class
         if is_out_of_memory(error):
             raise EnginewrightError(
@@ -59,28 +66,12 @@ def errors_as_sentences(precision: str) -> Iterator[None]:
             f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "
             "precision"
         ) from None
-
-
-@contextlib.contextmanager
-def quiet_modelopt() -> Iterator[None]:
-    """Silence ModelOpt, which prints its progress and logs each step; its exceptions still reach the caller."""
-    logging.disable(logging.WARNING)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            from modelopt.onnx import trt_utils
-
-            # With TensorRT installed, ModelOpt parses the graph to look for plugins, which needs a GPU.
-            trt_utils.TRT_PYTHON_AVAILABLE = False
-            yield
     finally:
         logging.disable(logging.NOTSET)
 
 
 NAME_OF_ALL_SIZES = "unk"
 BF16_LARGEST = 3.3895e38  # rounded down, and less than float32's
-# AutoCast leaves what exceeds this in float32. Its own limits, such as 512 for activations, are for fp16. In bf16 a
-# mask of float32's lowest number would become infinite, and 0 times that is no number.
-LARGEST = {"bf16": {"data_max": BF16_LARGEST, "init_max": BF16_LARGEST}}
 
 
 def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) -> onnx.ModelProto:
@@ -98,8 +89,10 @@ def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) ->
     scattered = (node.name for node in nodes_adding_scattered(graph))
     exact = map(re.escape, (*nodes_making_rows(graph), *scattered))
     kept = {"nodes_to_exclude": [*keep.nodes, *exact], "op_types_to_exclude": list(keep.op_types)}
-    limits = LARGEST.get(precision, {})
-    with quiet_modelopt(), errors_as_sentences(precision):
+    # AutoCast leaves what exceeds this in float32. Its own limits, such as 512 for activations, are for fp16. In bf16 a
+    # mask of float32's lowest number would become infinite, and 0 times that is no number.
+    limits = dict.fromkeys(("data_max", "init_max"), BF16_LARGEST) if precision == "bf16" else {}
+    with calling_modelopt(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
         converted: onnx.ModelProto = convert_to_mixed_precision(

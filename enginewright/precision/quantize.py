@@ -20,7 +20,7 @@ from enginewright.graph.onnx_file import graph_inputs, load_graph, save_graph
 from enginewright.graph.passes.find import add_constant
 from enginewright.graph.shapes import shapes_of
 from enginewright.precision.calibration.cache import read_cache, write_cache
-from enginewright.precision.cast import errors_as_sentences, quiet_modelopt, trial_batch
+from enginewright.precision.cast import calling_modelopt, trial_batch
 from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, kept_nodes, nodes_adding_scattered
 from enginewright.precision.fusion import Pair, array_of, mend_fusions, pair_before, set_array
 from enginewright.precision.placement import setting
@@ -55,7 +55,7 @@ def quantize(
         given, cache, target = (scratch / name for name in ("model.onnx", "calibration.cache", "quantized.onnx"))
         save_graph(light, given)  # anew, as ModelOpt changes the file of some graphs
         write_cache(amax, cache)
-        with quiet_modelopt(), errors_as_sentences(precision):
+        with calling_modelopt(precision):
             from modelopt.onnx.quantization import quantize as modelopt_quantize
 
             modelopt_quantize(

@@ -24,8 +24,6 @@ SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
 TINY = 1e-12
 SMALLEST_CHANNEL = 0.01  # of the largest
 FIRST_OF_FLOATS = 19  # the first opset of Q/DQ nodes of float16 and float8
-BYTES: dict[str, np.dtype[np.generic]] = {"int8": np.dtype(np.int8), "fp8": np.dtype(ml_dtypes.float8_e4m3fn)}
-
 
 Rounded = Mapping[str, NDArray[np.int8]]  # by the name of the weights
 
@@ -128,8 +126,9 @@ class Writer:
     def __init__(
         self, model: onnx.ModelProto, kept: Collection[str] = (), precision: str = "int8", exact_sums: bool = True
     ) -> None:
-        self._bytes = BYTES[precision]
-        self.model = as_ir(_with_opset(model, precision))
+        self._bytes: np.dtype[np.generic] = np.dtype(np.int8 if precision == "int8" else ml_dtypes.float8_e4m3fn)
+        has_halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
+        self.model = as_ir(at_opset(model, FIRST_OF_FLOATS if has_halves or precision == "fp8" else OLDEST_OPSET))
         self.placement = Placement(self.model, kept, exact_sums)
         self.groups = self.placement.groups()
         self.by_channel = {name for group in self.groups if read_by_channel(group) for name in names_of(group)}
@@ -214,13 +213,6 @@ class Writer:
     def _remove_unused(self, value: ir.Value) -> None:
         if not value.uses():
             self.model.graph.initializers.pop(value.name or "")
-
-
-def _with_opset(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
-    """Raise the version of ONNX's operators where Q/DQ nodes need it."""
-    halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
-    needed = FIRST_OF_FLOATS if halves or precision == "fp8" else OLDEST_OPSET
-    return at_opset(model, needed)
 
 
 def weight_scales(array: NDArray[np.generic], axis: int, largest: int) -> NDArray[np.float32]:
