@@ -23,7 +23,7 @@ from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.graph.onnx_file import save_graph
-from enginewright.precision.calibration import cache as calibrated
+from enginewright.precision.calibration import cache as answers
 from enginewright.precision.search import search as journal
 
 CLASSES = 16
@@ -62,7 +62,7 @@ def _own_cache(tmp_path_factory):
     """Keep what tests calibrate and search out of the developer's cache, which holds few files."""
     cache = tmp_path_factory.getbasetemp() / "cache"
     with pytest.MonkeyPatch.context() as patch:
-        for module in (calibrated, journal):
+        for module in (answers, journal):
             patch.setattr(module, "user_cache_path", lambda _: cache)
         yield
 

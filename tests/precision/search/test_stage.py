@@ -9,7 +9,7 @@ from support.small_project import lay_over
 
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import load_graph
-from enginewright.precision.calibration import answers
+from enginewright.precision.calibration import cache as answers
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search import search as journal
