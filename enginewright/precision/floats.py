@@ -16,7 +16,7 @@ from enginewright.core.params.precisions import Keep, Rest
 from enginewright.data.feeds import Feeds
 from enginewright.graph.shapes import Shapes, shapes_for
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.placement import PRODUCTS, axes_of, constant_of, products_of_activations
+from enginewright.precision.placement import PRODUCTS, axes_of, constant_at, products_of_activations
 
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
@@ -112,14 +112,14 @@ def _averaged_square(node: ir.Node) -> ir.Node | None:
     maker = _maker(node.inputs[0]) if node.op_type == "ReduceMean" else None
     if maker is None or len(maker.inputs) != 2:
         return None
-    power = constant_of(maker) if maker.op_type == "Pow" else None
+    power = constant_at(maker) if maker.op_type == "Pow" else None
     is_second_power = power is not None and bool(np.all(power.numpy() == 2))
     return maker if is_second_power or (maker.op_type == "Mul" and maker.inputs[0] is maker.inputs[1]) else None
 
 
 def _places(node: ir.Node) -> bool:
     """Tell whether it is a transposed convolution whose kernels hold a single one each."""
-    weights = constant_of(node) if node.op_type == "ConvTranspose" else None
+    weights = constant_at(node) if node.op_type == "ConvTranspose" else None
     if weights is None:
         return False
     kernels = weights.numpy()
@@ -128,7 +128,7 @@ def _places(node: ir.Node) -> bool:
 
 def _adds_normalized(node: ir.Node) -> bool:
     """Tell whether it adds a branch that was normalized, as in Swin V2, whose products read the stream itself."""
-    if node.op_type != "Add" or any(constant_of(node, index) is not None for index in (0, 1)):
+    if node.op_type != "Add" or any(constant_at(node, index) is not None for index in (0, 1)):
         return False
     return any(maker is not None and maker.op_type in OF_TOKENS for maker in map(_maker, node.inputs))
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginewright.graph.passes.find import RemoveUnused
+from enginewright.graph.passes.find import remove_unused
 from enginewright.precision.placement import PASSED_ON, PRODUCTS
 
 FUSED_ON = PASSED_ON | {"BatchNormalization", "Clip", "Gelu", "HardSigmoid", "HardSwish", "Mul", "Relu", "Sigmoid"}
@@ -79,7 +79,7 @@ def mend_fusions(model: ir.Model) -> None:
         largest = max(float(array_of(scale).item()) for scale in scales)
         for scale in scales:
             set_array(scale, np.full_like(array_of(scale), largest))
-    RemoveUnused()(model)
+    remove_unused(model)
 
 
 def _free_weights(node: ir.Node) -> None:

@@ -2,14 +2,13 @@
 blocks of numbers, the graph is the same for all."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
@@ -19,9 +18,10 @@ from enginewright.data.feeds import Feeds
 from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.names import CountAxesFromEnd
-from enginewright.graph.passes.pooling import DropIdleStrides, PadBeforePooling
-from enginewright.graph.passes.spell_out import SpellOutCol2Im, SpellOutHardSwish
+from enginewright.graph.passes.find import Pass
+from enginewright.graph.passes.names import count_axes_from_end
+from enginewright.graph.passes.pooling import drop_idle_strides, pad_before_pooling
+from enginewright.graph.passes.spell_out import spell_out_col2im, spell_out_hard_swish
 from enginewright.precision.blocks import Written, write_blocks
 from enginewright.precision.calibration.cache import Calibration, require_tensors
 from enginewright.precision.cast import cast
@@ -30,14 +30,14 @@ from enginewright.precision.floats import kept_nodes, nodes_in_floats
 from enginewright.precision.quantize import activations, quantize, quantized_activations
 from enginewright.precision.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 
-REWRITES: dict[tuple[str, str], tuple[Callable[[], ir.passes.PassBase], ...]] = {  # by compiler and precision
-    ("tensorrt", "bf16"): (SpellOutHardSwish,),
-    ("cpu", "bf16"): (DropIdleStrides,),
-    ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
+REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
+    ("tensorrt", "bf16"): (spell_out_hard_swish,),
+    ("cpu", "bf16"): (drop_idle_strides,),
+    ("cpu", "int8"): (pad_before_pooling, drop_idle_strides),
 }
-UNKNOWN: dict[tuple[str, str], Callable[[], ir.passes.PassBase]] = {  # operators that a compiler lacks or mistakes
-    ("tensorrt", "Col2Im"): SpellOutCol2Im,
-    ("cpu", "Gather"): CountAxesFromEnd,
+UNKNOWN: dict[tuple[str, str], Pass] = {  # operators that a compiler lacks or mistakes
+    ("tensorrt", "Col2Im"): spell_out_col2im,
+    ("cpu", "Gather"): count_axes_from_end,
 }
 WITHOUT_KERNEL = {("tensorrt", "bf16"): "ConvTranspose"}  # github.com/NVIDIA/TensorRT/issues/4829
 NOTHING = Keep(op_types=(), nodes=())
@@ -49,7 +49,7 @@ def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.M
     operators = {node.op_type for each in with_bodies(graph.graph) for node in each.node}
     unknown = [UNKNOWN[wanted.compiler, name] for name in operators if (wanted.compiler, name) in UNKNOWN]
     rewrites = [*REWRITES.get((wanted.compiler, precision), ()), *unknown]
-    return changed_by(graph, *(rewrite() for rewrite in rewrites))
+    return changed_by(graph, *rewrites)
 
 
 def rest_of(keep: Keep, wanted: Dialect) -> Rest:

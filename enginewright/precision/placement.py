@@ -146,35 +146,35 @@ def _is_product(node: ir.Node) -> bool:
     """Tell whether compilers have a kernel in bytes for it: its weights are constant, or it has none."""
     if node.op_type not in PRODUCTS or not _is_activation(node.inputs[0]):
         return False
-    if (weights := constant_of(node)) is not None:
+    if (weights := constant_at(node)) is not None:
         return weights.dtype in FLOATS and len(weights.shape) > 1
     factor = node.inputs[1]
     is_of_activations = node.op_type == "MatMul" and _is_activation(factor) and not any(map(_are_shares, node.inputs))
     return is_of_activations and not _is_narrow(factor)
 
 
-def constant_of(node: ir.Node, index: int = 1) -> ir.TensorProtocol | None:
+def constant_at(node: ir.Node, index: int = 1) -> ir.TensorProtocol | None:
     """Return what an input of a node always is, such as its weights."""
     value = node.inputs[index] if index < len(node.inputs) else None
     return value.const_value if value is not None else None
 
 
 def _is_depthwise(node: ir.Node) -> bool:
-    weights = constant_of(node) if node.op_type == "Conv" else None
+    weights = constant_at(node) if node.op_type == "Conv" else None
     return weights is not None and setting(node, "group", 1) > 1 and weights.shape.numpy()[1] == 1
 
 
 def _without_patches(products: list[ir.Node]) -> list[ir.Node]:
     """Leave out the Conv with which a vision transformer begins, if it has few of the weights: then it is hardly any
     work, and all that the image loses by rounding goes on to the end."""
-    sizes = {node: weights.size if (weights := constant_of(node)) is not None else 0 for node in products}
+    sizes = {node: weights.size if (weights := constant_at(node)) is not None else 0 for node in products}
     few = FEW_WEIGHTS * sum(sizes.values())
     return [node for node in products if sizes[node] >= few or not _cuts_patches(node)]
 
 
 def _cuts_patches(node: ir.Node) -> bool:
     """Tell whether it reads each pixel of an image once."""
-    weights = constant_of(node)
+    weights = constant_at(node)
     if node.op_type != "Conv" or weights is None:
         return False
     of_group, *kernel = weights.shape.numpy()[1:]
@@ -209,11 +209,11 @@ def _is_narrow(matrix: ir.Value | None) -> bool:
 
 def _bias_behind(product: ir.Node) -> Reader | None:
     """Return the Add that alone reads a MatMul with weights, and which of its inputs is a number for each column."""
-    weights, reader = constant_of(product), _only_reader(product.outputs[0])
+    weights, reader = constant_at(product), _only_reader(product.outputs[0])
     if product.op_type != "MatMul" or weights is None or reader is None or reader[0].op_type != "Add":
         return None
     columns, add, place = weights.shape.numpy()[1:], reader[0], 1 - reader[1]
-    bias = constant_of(add, place)
+    bias = constant_at(add, place)
     return (add, place) if bias is not None and bias.shape.numpy()[-1:] == (bias.size,) == columns else None
 
 
@@ -259,7 +259,7 @@ def _only_reader(value: ir.Value) -> Reader | None:
 def axes_of(node: ir.Node) -> list[int]:
     if "axes" in node.attributes:
         return list(node.attributes["axes"].as_ints())
-    axes = constant_of(node)
+    axes = constant_at(node)
     return axes.numpy().tolist() if axes is not None else []
 
 

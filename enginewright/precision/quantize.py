@@ -17,14 +17,14 @@ from enginewright.data.feeds import NO_SAMPLE, Feeds
 from enginewright.graph.data_apart import in_memory
 from enginewright.graph.files import data_of
 from enginewright.graph.onnx_file import graph_inputs, load_graph, save_graph
-from enginewright.graph.passes.find import add_constant
+from enginewright.graph.passes.find import Inserter, add_constant
 from enginewright.graph.shapes import shapes_of
 from enginewright.precision.calibration.cache import read_cache, write_cache
 from enginewright.precision.cast import calling_modelopt, trial_batch
 from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, kept_nodes, nodes_adding_scattered
 from enginewright.precision.fusion import Pair, array_of, mend_fusions, pair_before, set_array
 from enginewright.precision.placement import setting
-from enginewright.precision.write_int8 import Additions, Rounded
+from enginewright.precision.write_int8 import Rounded
 
 # TensorRT 10.6 writes the sums of an fp8 Conv as float16 before it multiplies them by the scales, if an Add follows. On
 # an H200, ResNet-18's were infinite there. Half of the range leaves room for more than was calibrated.
@@ -108,7 +108,7 @@ def with_stand_ins(model: onnx.ModelProto, kept: Collection[str]) -> tuple[onnx.
     makes itself only where it may copy all.
     """
     light = ir.from_proto(model)
-    add = Additions(light)
+    add = Inserter(light)
     stand_ins: dict[tuple[object, ...], ir.Value] = {}
     replaced: dict[Operand, ir.Value] = {}
     seen = set[ir.Value]()
@@ -118,7 +118,7 @@ def with_stand_ins(model: onnx.ModelProto, kept: Collection[str]) -> tuple[onnx.
                 continue
             if value.const_value.nbytes < LARGE:
                 if value in seen:
-                    node.replace_input_with(place, add.constant(value.name or "", value.const_value.numpy()))
+                    node.replace_input_with(place, add.constant(node, value.name or "", value.const_value.numpy()))
                 seen.add(value)
             elif len(value.uses()) == 1:
                 alike = node.op_type, place, node.name in kept, value.dtype, *value.const_value.shape

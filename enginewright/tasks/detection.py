@@ -10,16 +10,8 @@ from numpy.typing import NDArray
 from enginewright.core.params.model import CHOSEN_ALREADY, NO_SCORES, OF_QUERIES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.feeds import Outputs
-from enginewright.tasks.boxes import (
-    CHOSEN,
-    PAIRS,
-    Matches,
-    Rows,
-    find_boxes,
-    match_all,
-    mean_average_precision,
-    overlaps,
-)
+from enginewright.tasks.average_precision import Matches, match_all, mean_average_precision
+from enginewright.tasks.boxes import CHOSEN, PAIRS, Rows, find_boxes, overlaps
 from enginewright.tasks.classification import name_of
 from enginewright.tasks.task import Metric, Places, Shapes, Shown, Statistics, Task, Truth
 

@@ -19,6 +19,7 @@ from enginewright.cli.project.preparation import Ask, told
 from enginewright.cli.recipes import edit_params, overlay
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder
+from enginewright.core.process import start_dvc
 from enginewright.core.text import first_few, last_line
 from enginewright.core.version import require_new_enough, upgrade_hint
 
@@ -28,7 +29,7 @@ examples:
   enginewright new deploy --model nets:detector --images photos --size 320
   enginewright new --model resnet50 --weights best.pt --images photos
   enginewright new --model model.onnx --images photos --task segmentation
-  enginewright new --name pets --model nets:pets         one more model, in pets
+  enginewright new --name pets --model nets:pets        one more model, in pets
 
 Writes dvc.yaml, params.yaml, a Makefile, data/ and a nightly workflow into the
 folder, and the lines that git and DVC need. What is there already stays, and
@@ -158,9 +159,10 @@ def _stages(text: str, path: Path) -> set[str]:
 def _init_dvc(place: Place) -> None:
     options = [] if place.dvc == place.git else ["--subdir"]
     for command in (["init", "--quiet", *options], ["config", "core.analytics", "false"]):
-        done = subprocess.run([sys.executable, "-m", "dvc", *command], cwd=place.dvc, capture_output=True, text=True)
-        if done.returncode:
-            raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(done.stderr)}")
+        with start_dvc(*command, folder=place.dvc, stderr=subprocess.PIPE) as child:
+            said = child.communicate()[1]
+        if child.returncode:
+            raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(said)}")
 
 
 def add_lines(path: Path, lines: str) -> None:

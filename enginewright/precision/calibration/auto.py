@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.cores import in_parallel
 from enginewright.core.params.precisions import AUTO, METHODS, CalibrationParams
+from enginewright.data.errors import norms, relative_error
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import open_optimized
@@ -183,11 +184,9 @@ class Trial:
 
 def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
     """Return the mean over samples of the error of an output, relative to the size of the exact one."""
-    sizes = [np.linalg.norm(array.reshape(len(array), -1), axis=1) for array in (found - exact, exact)]
-    return float(np.mean(sizes[0] / np.maximum(sizes[1], TINY)))
+    return float(np.mean(norms(found - exact) / np.maximum(norms(exact), TINY)))
 
 
 def error_at_once(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
     """Return the error of an output for all samples, relative to the size of the exact one."""
-    error, size = (float(np.linalg.norm(array)) for array in (found - exact, exact))
-    return error / max(size, TINY)
+    return relative_error(found - exact, exact, TINY)

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from enginewright.data.feeds import Feeds
 from enginewright.graph.as_written import open_as_written
+from enginewright.graph.passes.find import Inserter
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import AVERAGES, FLOATS, PRODUCTS, is_average, setting
-from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Additions, Range, dtype_of
+from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Range, dtype_of
 
 # Find tensors whose channels may be scaled: weights that write them and that read them can hold the scales.
 
@@ -263,7 +264,7 @@ def equalize(
 def _add_factors(model: ir.Model, kept: Collection[str]) -> list[Factors]:
     """Multiply by ones, which may become scales, what products of matrices read beside others that can take none."""
     reached = {reader.node for seam in find_seams(model) for reader in seam.readers}
-    add, added = Additions(model), list[Factors]()
+    add, added = Inserter(model), list[Factors]()
     for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
         last, uses = len(value.shape or ()) - 1, value.uses()
         products = [(node, index) for node, index in uses if node.op_type != "Conv" and node.name not in kept]
@@ -271,11 +272,12 @@ def _add_factors(model: ir.Model, kept: Collection[str]) -> list[Factors]:
         size = value.shape[last] if readers and value.shape else None
         if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
             continue
-        ones = add.constant(f"{value.name}.factors", np.ones(size, dtype_of(value)))
-        factors = add.node("Mul", [value, ones], f"{value.name}.divided")
-        factors.outputs[0].shape, factors.outputs[0].type = value.shape, value.type
+        ones = add.constant(readers[0], f"{value.name}.factors", np.ones(size, dtype_of(value)))
+        divided = add.value(f"{value.name}.divided")
+        divided.shape, divided.type = value.shape, value.type
+        factors = ir.node("Mul", [value, ones], outputs=[divided], name=divided.name)
         for node in readers:
-            node.replace_input_with(0, factors.outputs[0])
+            node.replace_input_with(0, divided)
         if maker := value.producer():
             maker.append([factors])
         else:

@@ -70,7 +70,7 @@ def confirming(count: int) -> NDArray[np.int64]:
     return (few + np.arange(max(1, min(CONFIRMED, count - few)))) % count
 
 
-class Trial:
+class Confirmation:
     """Samples to fit rescues to, and others that tell how far an int8 graph is from the exact one."""
 
     def __init__(self, exact: onnx.ModelProto, samples: SampleSet, batch: int = BATCH) -> None:
@@ -111,7 +111,12 @@ class Answer(NamedTuple):
 
 
 def find_rescues(
-    precision: str, given: Rescued, attempts: Mapping[RescueName, Attempt], named: bool, trial: Trial, write: Write
+    precision: str,
+    given: Rescued,
+    attempts: Mapping[RescueName, Attempt],
+    named: bool,
+    trial: Confirmation,
+    write: Write,
 ) -> Answer:
     """Try each and all of them, and keep the fewest that do no worse than more. What is `named` must be possible.
     Then try the last one on what is kept."""
