@@ -37,7 +37,7 @@ from enginewright.graph.as_written import twin_of
 from enginewright.graph.interface import Blueprint
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.merge_products import merge_products
+from enginewright.graph.passes.for_one_compiler import merge_products
 
 RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
 PRECISION_OF_TYPE = {

@@ -339,7 +339,7 @@ def _twin_of(onnx: Path) -> Any:
     from enginewright.graph.as_written import has_blocks, spelled_out  # here, as above
     from enginewright.graph.onnx_file import load_graph
     from enginewright.graph.passes import apply_passes
-    from enginewright.graph.passes.spell_out import spell_out_dft
+    from enginewright.graph.passes.for_one_compiler import spell_out_dft
 
     graph = load_graph(onnx)
     if has_blocks(graph):

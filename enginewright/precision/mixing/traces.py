@@ -191,7 +191,7 @@ class Traces(NamedTuple):
 def trace_in_turns(
     precision: str, engines: Mapping[PrecisionName, Path], places: Mapping[str, int], bench: Bench
 ) -> Traces:
-    """Trace the engines of all types bench."""
+    """Trace the engines of all types here."""
     with whole_machine(f"mix, {precision}"):
         turns = _in_turns(list(engines.values()), bench)
     for engine, of_one in zip(engines.values(), zip(*turns, strict=True), strict=True):
