@@ -230,7 +230,7 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
     """Make an engine, and say what validation finds."""
     from enginewright.core.params.all import Params
     from enginewright.engine.record import EngineRecord
-    from enginewright.measure.accuracy_records import Validation
+    from enginewright.measure.records import Validation
     from enginewright.pipeline.engine import validate
 
     converted, engine = make_engine(precision, step)

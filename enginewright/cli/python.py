@@ -26,7 +26,7 @@ from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import Measured, Verdict, read_measurements
+from enginewright.measure.changes import Measurement, Verdict, read_measurements
 
 SOURCE = f"{__name__}:model"  # a factory, from which stages get the model that `enginewright.build` was given
 _given: Any = None
@@ -227,7 +227,7 @@ class Report(NamedTuple):
     recommended: str | None  # the precision to ship
     failures: dict[str, tuple[str, ...]]  # why a precision fails, by precision
     machine: Machine
-    precisions: dict[str, Measured]
+    precisions: dict[str, Measurement]
     offered: str | None  # in its place, where the race cannot tell which is the fastest
     doubt: str  # between which, and why
 

@@ -9,15 +9,14 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.text import confidence
 from enginewright.measure.changes import TOGETHER, Outcome, conclusion, describe, read_measurements
-from enginewright.measure.comparison import common_precisions, compare_runs
-from enginewright.measure.race import race_runs
-from enginewright.measure.speed_change import (
+from enginewright.measure.comparison import SpeedChanges, common_precisions, compare_runs
+from enginewright.measure.exported_times import (
     LIMITS,
-    SpeedChanges,
     compare_times,
     find_exported_times,
     holds_exported_times,
 )
+from enginewright.measure.race import race_runs
 
 STATUSES, UNSURE = {Outcome.REGRESSION: 3, Outcome.NOT_COMPARABLE: 4}, 6
 EXAMPLES = """\

@@ -21,7 +21,8 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, LayerTime, node_names
 from enginewright.graph.shapes import as_ir
-from enginewright.measure.speed_records import Trace, time_layers
+from enginewright.measure.benchmark import time_layers
+from enginewright.measure.records import Trace
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.in_dialect import Ingredients
 from enginewright.precision.mixing.records import Assignment, BlockTimes
