@@ -36,7 +36,7 @@ def small_project(folder, monkeypatch, precision):
     params = yaml.load(root / "params.yaml")
     for section in ("precisions", "search"):
         params[section] = {name: each for name, each in params[section].items() if name == precision}
-    params["precisions"][precision]["thresholds"] |= {"agreement": 0, "metric_drop": 1}
+    params["precisions"][precision].setdefault("thresholds", {}).update({"agreement": 0, "metric_drop": 1})
     params["validation"]["must_know"] = False  # few epochs, few samples
     yaml.dump(params, root / "params.yaml")
     return root
