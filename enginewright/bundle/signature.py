@@ -7,6 +7,7 @@ from pathlib import Path
 
 from enginewright.bundle.verify import MANIFEST, SIGNATURE
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.installing import how_to_install
 
 MAKE_ONE = "`openssl genpkey -algorithm ed25519 -out KEY.pem` makes one"
 
@@ -20,7 +21,7 @@ class Signer:
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key
         except ImportError:
-            raise EnginewrightError("--sign needs the package cryptography: pip install 'enginewright[sign]'") from None
+            raise EnginewrightError(f"--sign needs the package cryptography: {how_to_install('sign')}") from None
         try:
             found = load_pem_private_key(key.read_bytes(), password=None)
         except TypeError:

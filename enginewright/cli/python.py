@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from enginewright import open_engine
-from enginewright.cli.project.layout import DATA, MACHINE_PLAN, PARAMS, PLAN, text_of
+from enginewright.cli.project.layout import DATA, MACHINE_PLAN, PLAN, text_of
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import ENGINES, VERDICT, scratch_folder
-from enginewright.core.params.edit import edit_params
+from enginewright.core.installing import how_to_install
+from enginewright.core.params.edit import edit_params, overlay
 from enginewright.core.params.model import NO_SCORES
+from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine
 from enginewright.engine.machine import Machine
@@ -147,7 +149,7 @@ def build_engine(
 def _require_possible(model: Any, precision: str, calibration: Any, folder: str | Path | None) -> Path | None:
     """Refuse what cannot be, before minutes of work."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise EnginewrightError(f"build needs the package {missing[0]}: pip install 'enginewright[pipeline]'")
+        raise EnginewrightError(f"build needs the package {missing[0]}: {how_to_install('pipeline')}")
     if not hasattr(model, "forward"):
         raise EnginewrightError(f"model is {type(model).__name__}, not a torch.nn.Module: make it first")
     if precision not in PRECISIONS:
@@ -189,27 +191,24 @@ def _write_project(
     for name in DATA:
         Path("data", name).mkdir(parents=True)
     np.savez(SAMPLES, **together)  # type: ignore[arg-type]  # it takes arrays by any name
-    Path(PARAMS).write_text(text_of(PARAMS), encoding="utf-8")
     smallest, usual, largest = batch or (1, min(count, MOST), max(count, MOST))
-
-    def choose(params: Any) -> None:
-        params["runtime"] = runtime
-        params["model"] |= {"source": SOURCE, "scores": NO_SCORES}
-        params["weights"]["source"] = "given"
-        params["samples"] |= {
+    chosen = {
+        "runtime": runtime,
+        "model": {"source": SOURCE, "scores": NO_SCORES},
+        "weights": {"source": "given"},
+        "samples": {
             "source": SAMPLES.as_posix(),
             "preprocessing": None,
             "validation": count,
             "training": 0,
             "calibration": len(next(iter(together.values()))) - count,
-        }
-        chosen = params["precisions"].get(precision) or params["precisions"]["int8"]
-        chosen |= {"from": PRECISIONS[precision].made_from[-1], "thresholds": NO_LIMITS}
-        params["search"], params["precisions"] = {}, {precision: chosen}
-        params["build"]["profile"]["batch"] = {"min": smallest, "opt": usual, "max": largest}
-        params["benchmark"]["batches"] = [usual]
-
-    edit_params(choose, "enginewright.build", Path(PARAMS))
+        },
+        "precisions": {precision: {"from": PRECISIONS[precision].made_from[-1], "thresholds": NO_LIMITS}},
+        "build": {"profile": {"batch": {"min": smallest, "opt": usual, "max": largest}}},
+        "benchmark": {"batches": [usual]},
+    }
+    PARAMS_FILE.write_text("{}", encoding="utf-8")
+    edit_params(lambda params: overlay(params, chosen), "enginewright.build")
 
 
 def _run(stage: str, precision: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from enginewright.cli.arguments import painted
+from enginewright.core.installing import how_to_install, old_name_hint
 from enginewright.core.text import first_few
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ PIPELINE = "pipeline"  # the extra with all that `dvc repro` needs
 PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
 ROOT_FILES = ("dvc.yaml", "params.yaml")
 NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
-INSTALL = "make repro in a clone, else: pip install 'enginewright[pipeline]'"
+INSTALL = f"make repro in a clone, else: {how_to_install(PIPELINE)}"
 
 
 class State(StrEnum):
@@ -129,6 +130,8 @@ def examine_project() -> Check:
     if absent:
         remedy = "go to a project, or make one here: enginewright new"
         return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)
+    if hint := old_name_hint():
+        return Check("project", State.NOTE, hint, "enginewright upgrade")
     if hiding := files_that_hide_modules(here):
         found = f"{first_few(hiding)} would be imported in place of a module of Python of that name"
         return Check("project", State.NOTE, found, "give it another name, if a stage ends with an ImportError")

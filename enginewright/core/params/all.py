@@ -1,6 +1,6 @@
 """The whole of params.yaml, and what its sections must agree on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -306,3 +306,18 @@ class Params(Section):
                     f"are not within {sizes}"
                 )
         return self
+
+
+def all_defaults() -> dict[str, Any]:
+    """Return the default of each parameter, and those of all precisions."""
+    everything = Params.model_validate({"precisions": dict.fromkeys(PRECISIONS)})
+    return everything.model_dump(mode="json", by_alias=True)
+
+
+def flat(section: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each parameter of a section by its place."""
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", value
