@@ -31,7 +31,7 @@ from support.small_project import planned_stages
 from enginewright.cli.main import build_parser
 from enginewright.cli.project.layout import FILES as OF_PROJECTS
 from enginewright.cli.recipes import apply_recipe
-from enginewright.core.params.all import Params
+from enginewright.core.params.all import Params, all_defaults, flat
 from enginewright.data.preprocessing import prepare
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import build_engine
@@ -181,6 +181,8 @@ FILES = (".cache", ".pt", ".onnx", ".json", ".jsonl", ".csv", ".npz", ".py", ".m
 
 def parameters():
     for document in DOCUMENTS:
+        if document.name == "parameters.md":  # which is made from the code
+            continue
         for name in re.findall(rf"`((?:{'|'.join(PARAMS)})(?:\.\w+)+)", prose(document)):
             if not name.endswith(FILES):
                 yield document.name, name.replace(".P.", ".int8.")
@@ -365,3 +367,14 @@ def test_help_lists_every_target():
     makefile = (ROOT / "Makefile").read_text()
     (phony,) = re.findall(r"(?m)^\.PHONY: (.+)$", makefile)
     assert set(phony.split()) == set(re.findall(r"(?m)^([a-z-]+):.*## \S", makefile))
+
+
+def test_the_document_of_all_parameters_is_that_of_the_code():
+    spec = importlib.util.spec_from_file_location("parameters", ROOT / "docs/parameters.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    known = (ROOT / "docs/parameters.md").read_text()
+    assert known == module.document(), "run `python docs/parameters.py`"
+    names = set(re.findall(r"^\| `([^`]+)`", known, re.MULTILINE))
+    by_precision = ("precisions.", "search.", "mix.")
+    assert {place for place, _ in flat(all_defaults()) if not place.startswith(by_precision)} <= names

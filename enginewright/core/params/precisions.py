@@ -81,7 +81,7 @@ class PrecisionParams(Section):
     keep: Keep = Field(default=Keep(), description="what stays in high precision")
     thresholds: Thresholds = Field(description="against PyTorch over the validation set")
     must_pay: MustPay | None = Field(
-        default=None, description="or {over: bf16, times: 1.1}: fail unless it is 1.1 times as fast as bf16"
+        default=None, description="null, or {over: bf16, times: 1.1}: fail unless it is 1.1 times as fast as bf16"
     )
     rescue: Annotated[Rescues, BeforeValidator(_rescues_exist)] = Field(
         default="none",
