@@ -48,14 +48,14 @@ def errors() -> Iterator[tuple[str, float, float]]:
     import nncf
 
     from enginewright.core.files import scratch_folder
-    from enginewright.core.params.precisions import PrecisionParams
+    from enginewright.core.params.all import Params
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph.as_written import run_optimized
     from enginewright.graph.onnx_file import load_graph
     from enginewright.precision.calibration.auto import error_at_once, error_of
     from enginewright.precision.dialect import dialect_of
     from enginewright.precision.rescue.records import open_calibrated
-    from enginewright.precision.rescue.rescue import Attempts, Trial
+    from enginewright.precision.rescue.rescue import Attempts, Confirmation
 
     samples, validation = (SampleSet.open(zoo.made_at(f"samples/{name}")) for name in ("calibration", "validation"))
     given = open_calibrated(zoo.made_at("simplified"), zoo.made_at("calibrated"), samples)
@@ -66,8 +66,8 @@ def errors() -> Iterator[tuple[str, float, float]]:
         return np.concatenate([next(iter(run(feeds).values())) for feeds in validation.batches(16)])
 
     wanted = answers(exact)
-    keep, wide = PrecisionParams.read_for("int8").keep, dialect_of("openvino", "cpu", "avx512_vnni")
-    trial = Trial(exact, samples)
+    keep, wide = Params.read().precisions["int8"].keep, dialect_of("openvino", "cpu", "avx512_vnni")
+    trial = Confirmation(exact, samples)
     with scratch_folder() as scratch:
         attempts = Attempts("int8", keep, wide, samples, scratch)
         equalized = attempts.equalize(given, trial.fitting)

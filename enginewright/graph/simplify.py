@@ -71,10 +71,3 @@ def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     with G_LOGGER.verbosity(G_LOGGER.ERROR):
         folded: onnx.ModelProto = polygraphy_fold(given, do_shape_inference=False, error_ok=False)
     return with_constants(folded, apart)
-
-
-# NVIDIA's own operators in ONNX files, which round in blocks while the engine runs: no other runtime has them.
-
-DOMAIN = "trt"
-FP4_QUANTIZE = "TRT_FP4DynamicQuantize"
-MXFP8_QUANTIZE, MXFP8_DEQUANTIZE = "TRT_MXFP8DynamicQuantize", "TRT_MXFP8DequantizeLinear"

@@ -1,18 +1,19 @@
 """Measure how far two sets of outputs differ, and check that against the thresholds of params.yaml."""
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
+from enginewright.data.errors import Values, blocks, cosines, errors_of_samples, finite, relative_error
 from enginewright.data.feeds import Outputs
 from enginewright.measure.accuracy_records import Agreement, Errors, Interval, Result, Spread
 from enginewright.measure.intervals import agreement_at, drop_at, samples_needed
-from enginewright.tasks.task import NONE, Task, Truth, blocks, finite
+from enginewright.tasks.task import NONE, Places, Task, Truth
 
-Values = NDArray[Any]
-TINY = 1e-12
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
@@ -40,7 +41,7 @@ def _errors(wanted: Values, got: Values) -> Errors:
     return Errors(
         max_abs=max(largest),
         mean_abs=float(np.dot(means, shares)),
-        relative=float(np.linalg.norm(differences) / max(float(np.linalg.norm(sizes)), TINY)),
+        relative=relative_error(differences, sizes),
         cosine=float(angles.mean()),
         worst_cosine=float(angles.min()),
         nonfinite=sum(nonfinite),
@@ -53,27 +54,13 @@ def _errors_of_block(wanted: Values, got: Values) -> tuple[float, float, float, 
     difference = np.abs(exact - found)
     norms = float(np.linalg.norm(difference)), float(np.linalg.norm(exact))
     nonfinite = int(np.count_nonzero(~np.isfinite(got)))
-    return float(difference.max()), float(difference.mean()), *norms, _cosines(exact, found), nonfinite
+    return float(difference.max()), float(difference.mean()), *norms, cosines(exact, found), nonfinite
 
 
 def spread(wanted: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:
     """Return how much single samples differ."""
     errors = _quantiles(errors_of_samples(wanted, got))
     return Spread(shares=SHARES, relative_error=errors, margin_kept=_quantiles(leads_kept))
-
-
-def errors_of_samples(wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
-    """Return the relative error of each sample over all outputs together. NaN and infinity are taken as zero."""
-    pairs = [(values, got[name]) for name, values in wanted.items()]
-    differences = np.linalg.norm([norms_of_samples(exact, found) for exact, found in pairs], axis=0)
-    sizes = np.linalg.norm([norms_of_samples(exact) for exact, _ in pairs], axis=0)
-    return np.asarray(differences / np.maximum(sizes, TINY))
-
-
-def norms_of_samples(values: Values, minus: Values | None = None) -> NDArray[np.float64]:
-    """Return the norm of each sample, or of its difference to the same sample of `minus`."""
-    parts = (finite(values[part]) - (0 if minus is None else finite(minus[part])) for part in blocks(values))
-    return np.concatenate([np.linalg.norm(part.reshape(len(part), -1), axis=1) for part in parts])
 
 
 def broken_thresholds(
@@ -106,19 +93,6 @@ def origin_of_loss(graph_against_pytorch: Errors, engine_against_graph: Errors) 
     if engine_against_graph.nonfinite != graph_against_pytorch.nonfinite:
         return "compiler" if engine_against_graph.nonfinite > graph_against_pytorch.nonfinite else "precision"
     return "precision" if graph_against_pytorch.relative >= engine_against_graph.relative else "compiler"
-
-
-def cosines_of_samples(wanted: Values, got: Values) -> NDArray[np.float64]:
-    """Return the cosine of each sample of an output. NaN and infinity are taken as zero."""
-    pairs = ((finite(each[part]).reshape(len(each[part]), -1) for each in (wanted, got)) for part in blocks(wanted))
-    return np.concatenate([_cosines(*pair) for pair in pairs])
-
-
-def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the cosine of each sample. Two zero vectors agree, a zero and a non-zero one do not."""
-    norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
-    cosines = (a * b).sum(axis=1) / np.maximum(norms[0] * norms[1], TINY)
-    return np.where(np.maximum(*norms) < TINY, 1.0, cosines)
 
 
 def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
@@ -184,6 +158,33 @@ def agreement_of(
         samples=samples,
         needed=samples_needed(loss_at, 1 - limits.agreement, samples),
     )
+
+
+class Lost(NamedTuple):
+    same: NDArray[np.float64] | None  # by sample; None if answers of the task cannot be the same
+    drop: float | None  # of the metric; None if it cannot be measured
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Says what a task makes of outputs for some samples of a set, by their places in it."""
+
+    task: Task
+    truth: Truth | None
+    limits: Thresholds
+
+    def comparable(self, places: Places, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+        return self.task.knowing(self.truth, places).comparable(wanted, got)
+
+    def lost(self, places: Places, wanted: Outputs, found: Iterable[Outputs]) -> list[Lost]:
+        """Return what each of these outputs has lost."""
+        task, exact = self.task.knowing(self.truth, places), metric_of(self.task, wanted, self.truth, places)
+        better, lost = 1 if self.task.metrics[0].higher_is_better else -1, []
+        for outputs in found:
+            got = metric_of(self.task, outputs, self.truth, places)
+            drop = None if exact is None or got is None else better * (exact - got)
+            lost.append(Lost(task.agree(wanted, outputs), drop))
+        return lost
 
 
 # Tell whether the source model knows the samples at all. One with other weights, another order of classes, or another

@@ -22,7 +22,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import Machine, Moments
 from enginewright.measure.speed_records import ENGINE, AtSize, Latency, MachinePace, Ratio, Throughput
-from enginewright.measure.timing import Contender, Timings, best_common_pace, median_interval, race
+from enginewright.measure.timing import Contender, Timings, best_common_pace, race
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
@@ -125,10 +125,8 @@ def summarize(contender: str, batch: int, timings: Timings) -> Latency:
 
 
 def ratio_to(timings: Timings, baseline: str, batch: int, confidence: float, rng: np.random.Generator) -> Ratio:
-    ratios = timings.ratios(baseline, ENGINE)
-    low, high = median_interval(ratios, confidence, rng)
-    middle = float(np.median(ratios))
-    return Ratio(baseline=baseline, batch=batch, rounds=len(ratios), median=middle, low=low, high=high)
+    median, low, high = timings.factor(ENGINE, baseline, confidence, rng)
+    return Ratio(baseline=baseline, batch=batch, rounds=len(timings.rounds), median=median, low=low, high=high)
 
 
 def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float, float, float | None]]:

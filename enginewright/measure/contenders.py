@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.measuring import CUDA_GRAPH, ONNXRUNTIME, TORCH_TENSORRT, Baseline
 from enginewright.data.feeds import Feeds
-from enginewright.engine.runtimes import Session, load_runtime
-from enginewright.graph.interface import Blueprint
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes import load_runtime
+from enginewright.measure.timing import Bind
 from enginewright.model.checkpoint import Tensors, call_model
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
 
@@ -64,14 +67,26 @@ def _import_torch_tensorrt() -> None:
 
 
 @contextmanager
-def onnxruntime_session(onnx: Path, blueprint: Blueprint, inference: InferenceParams) -> Iterator[Session]:
-    """Open the float32 graph in ONNX Runtime, optimized like an engine and on the GPU if there is one."""
+def open_baseline(
+    baseline: Baseline,
+    record: EngineRecord,
+    example: Feeds,
+    onnx: Path,
+    load_pytorch: Callable[[], nn.Module],
+    inference: InferenceParams,
+) -> Iterator[Bind]:
+    """Open what this engine races on its device, and return what binds feeds. ONNX Runtime optimizes `onnx`, the
+    float32 graph, like an engine: it tries that out with the example."""
+    if baseline != ONNXRUNTIME:
+        yield partial(pytorch_contender, load_pytorch(), baseline, record.target.device, record.build.tf32)
+        return
+    blueprint = replace(record.blueprint, example=example)
     runtime = load_runtime(ONNXRUNTIME)
     with scratch_folder() as folder:
         runtime.compile(onnx, blueprint, folder)
         (session,) = runtime.load(folder, blueprint, inference, requests=1)
         with closing(session):
-            yield session
+            yield session.bind
 
 
 def pytorch_contender(

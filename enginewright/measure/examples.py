@@ -13,11 +13,12 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
 from enginewright.core.params.build import Range
 from enginewright.core.params.samples import IDS, Preprocessing
+from enginewright.data.errors import errors_of_samples
 from enginewright.data.feeds import Outputs, Run
 from enginewright.data.run_all import run_all
 from enginewright.data.sample_set import TOKENIZER, SampleSet
 from enginewright.data.texts import TextReader
-from enginewright.measure.agreement import answers_by_chance, errors_of_samples, metric_of
+from enginewright.measure.agreement import answers_by_chance, metric_of
 from enginewright.tasks.classification import Classification
 from enginewright.tasks.task import TOP_BESIDE, Task
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from enginewright.core.cores import TICKS_PER_SECOND, Usage, read_usage
 from enginewright.core.progress import progress
 from enginewright.core.text import counted, printable
+from enginewright.data.feeds import Feeds
 from enginewright.measure.speed_records import (
     ENGINE,
     SAME_PACE,
@@ -30,6 +31,7 @@ from enginewright.measure.speed_records import (
 )
 
 Contender = Callable[[], object]  # one inference; may return the seconds of the compute without the copies
+Bind = Callable[[Feeds], Contender]
 Point = Mapping[str, Contender]  # contenders that race each other by name, for example all at one batch size
 MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
 WARM_UP_RUNS = 5
@@ -49,6 +51,14 @@ class Round(NamedTuple):
 
     turns: Mapping[str, list[Call]]
     pace: float
+
+
+class Factor(NamedTuple):
+    """How many times as fast one contender is as another, with an interval."""
+
+    median: float
+    low: float
+    high: float
 
 
 class WarmUp(NamedTuple):
@@ -72,6 +82,11 @@ class Timings:
         """Return for each round how many times faster the contender is. Drift between rounds cancels within one."""
         turns = [(each.turns[baseline], each.turns[contender]) for each in self.rounds]
         return np.array([median_seconds(one) / median_seconds(other) for one, other in turns])
+
+    def factor(self, contender: str, baseline: str, confidence: float, rng: np.random.Generator) -> Factor:
+        """Return how many times as fast the contender is: the median over rounds, with its interval."""
+        ratios = self.ratios(baseline, contender)
+        return Factor(float(np.median(ratios)), *median_interval(ratios, confidence, rng))
 
     def at_pace(self, pace: float) -> "Timings":
         """Return the rounds at this machine pace only."""

@@ -1,6 +1,5 @@
 """Run the pipeline as a night does: first what is stale, then all measurements again, then the page with this night."""
 
-import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import LOCK, MEASUREMENTS, VERDICT
 from enginewright.core.params.all import Params
-from enginewright.core.process import program_of
+from enginewright.core.process import start_dvc
 from enginewright.measure.changes import Measurements, Verdict
 from enginewright.measure.earlier_engines import engines_of, parse_hashes
 from enginewright.measure.race import race_runs
@@ -45,8 +44,6 @@ def engine_hashes() -> dict[str, str]:
 
 
 def dvc(*arguments: str, allowed_to_fail: bool = False) -> None:
-    """Run DVC with its output on standard error, because standard output is for the summary. It ends with this process:
-    if a night is killed, its DVC would otherwise go on alone, and stand in the way of the next one."""
-    done = subprocess.run([*program_of("dvc"), *arguments], stdout=sys.stderr)
-    if done.returncode and not allowed_to_fail:
+    """Run DVC to its end. Standard output is for the summary."""
+    if start_dvc(*arguments).wait() and not allowed_to_fail:
         raise EnginewrightError(f"`dvc {' '.join(arguments)}` failed, as said above; the night is not recorded")

@@ -15,6 +15,7 @@ from typing import NamedTuple, Self, TypeGuard
 
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import Record, new_file, sha256
+from enginewright.pipeline import STAGES
 
 # Read what a file of Python code imports, and a digest of what it does.
 
@@ -121,7 +122,7 @@ def code_of_stages(
     unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
     with KeptSources(root / "enginewright" / "__pycache__" / "sources.json") as sources:
         modules = Modules(root, unused, sources)
-        imported = {stage: modules.imported_by(RUNNER, f"stages.{stage}") for stage in modules.stages()}
+        imported = {stage: modules.imported_by(RUNNER, f"{__package__}.{module}") for stage, module in STAGES.items()}
         return {
             stage: StageCode(
                 modules=dict(sorted(item for name in names for item in modules.digests(name).items())),
@@ -143,9 +144,6 @@ class Modules:
         self._files = {name: file for file in files if (name := self._name_of(file)) not in (*PACKAGES, *unused)}
         self._imports: dict[str, set[str]] = {}
         self._templates: dict[Path, dict[str, str]] = {}
-
-    def stages(self) -> list[str]:
-        return [name.removeprefix("stages.") for name in self._files if name.startswith("stages.") and name != RUNNER]
 
     def imported_by(self, *modules: str) -> set[str]:
         """Return these modules and each module that importing them can lead to."""

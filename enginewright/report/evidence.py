@@ -16,8 +16,9 @@ from enginewright.engine.tools import Tools
 from enginewright.graph.simplify import Simplification
 from enginewright.measure.accuracy_records import Validation
 from enginewright.measure.changes import Measured
-from enginewright.measure.race import EnginesRace, Times
+from enginewright.measure.race import EnginesRace
 from enginewright.measure.speed_records import ENGINE, Benchmark, Latency, Ratio, Throughput, Trace
+from enginewright.measure.timing import Factor
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
 from enginewright.precision.cast import Conversion
@@ -120,11 +121,11 @@ class Findings:
         """Return the batch size of the race, at which speeds are quoted."""
         return self.race.batch
 
-    def quoted(self, entry: Evidence) -> Times:
+    def quoted(self, entry: Evidence) -> Factor:
         """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
         return self.race.times(entry.precision, self.baselines[0])
 
-    def times(self, one: Evidence, other: Evidence) -> Times:
+    def times(self, one: Evidence, other: Evidence) -> Factor:
         """Return how many times as fast one engine is as another."""
         return self.race.times(one.precision, other.precision)
 

@@ -7,7 +7,6 @@ import pandas as pd
 from enginewright.core.params.measuring import EAGER
 from enginewright.core.text import file_size, first_few
 from enginewright.measure.accuracy_records import Spot, Validation
-from enginewright.measure.race import Times
 from enginewright.measure.speed_records import (
     ENGINE,
     LAUNCHED,
@@ -18,6 +17,7 @@ from enginewright.measure.speed_records import (
     Throughput,
     baseline_title,
 )
+from enginewright.measure.timing import Factor
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings
 from enginewright.report.verdict import verdict_on
 from enginewright.report.where_time_goes import fit_line
@@ -245,7 +245,7 @@ def race_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows, index="in turns")
 
 
-def _written(times: Times) -> str:
+def _written(times: Factor) -> str:
     return "-" if times.low == times.high == 1 else f"{times.median:.2f} ({times.low:.2f} to {times.high:.2f})"
 
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from enginewright.core.params.precisions import MustPay
 from enginewright.core.text import file_size, first_few
-from enginewright.measure.race import Times
 from enginewright.measure.speed_records import baseline_title
+from enginewright.measure.timing import Factor
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.wording import metric_beside
 
@@ -65,7 +65,7 @@ def _layers_not_as_asked(entry: Evidence) -> str:
     return f"{len(names)} of {total} compute layers ran in another precision: {first_few(names)}"
 
 
-def _doubt(gain: Times, wanted: float, findings: Findings) -> str:
+def _doubt(gain: Factor, wanted: float, findings: Findings) -> str:
     """Return a warning if it may be as fast as is asked. The precision fails all the same: its gain is not proved."""
     disturbed = "".join(f"; {what}" for what in findings.race.disturbed)
     return f". It may be up to {gain.high:.2f} times{disturbed}: measure again" if gain.high >= wanted else ""

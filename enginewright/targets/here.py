@@ -3,7 +3,6 @@ were sent to it."""
 
 import argparse
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from enginewright.core.errors import EnginewrightError, sentence_of
 from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, VALIDATION_SAMPLES, VERDICT
 from enginewright.core.params.all import Params
-from enginewright.core.process import end_with_parent, program_of
+from enginewright.core.process import end_with_parent, start_dvc
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine
@@ -57,16 +56,7 @@ def answer_here(target: str, revision: str, pull: bool = False) -> Answer:
 
 def dvc(*arguments: str) -> None:
     """Run DVC, showing what it says on standard error. Its reason for failing becomes the error."""
-    # Stages are run by `python3`, which must be this Python.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    with subprocess.Popen(
-        [*program_of("dvc"), *arguments],
-        env=os.environ | {"PATH": path},
-        stdout=sys.stderr,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as child:
+    with start_dvc(*arguments, stderr=subprocess.PIPE) as child:
         assert child.stderr
         said = []
         for line in child.stderr:

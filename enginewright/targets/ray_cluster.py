@@ -18,6 +18,7 @@ import numpy as np
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.installing import how_to_install
+from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ClusterParams
 from enginewright.core.spread import AnyPart, Result, Work
 from enginewright.core.text import in_one_line
@@ -35,7 +36,7 @@ SECONDS_WITHOUT_HEAD = 30.0  # after 60, Ray ends this process
 @contextmanager
 def open_cluster() -> Iterator["RayCluster | None"]:
     """Connect to the cluster that params.yaml names, or yield None."""
-    params = ClusterParams.read()
+    params = Params.read().cluster
     if params.address is None:
         yield None
         return

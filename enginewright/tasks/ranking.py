@@ -9,9 +9,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.data.errors import finite
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.embedding import SPEARMAN
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, finite, mean
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, mean
 
 AS_GOOD = 1e-3  # of the spread of all scores: two that are so near may come in either order
 ROWS_AT_ONCE = 512

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.samples import Preprocessing
+from enginewright.data.errors import blocks, finite
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.classification import name_of
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, blocks, finite
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
 
 if TYPE_CHECKING:
     from PIL import Image

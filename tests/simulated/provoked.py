@@ -42,17 +42,16 @@ from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.runtimes.tensorrt_library import read_timing_cache
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.tools import write_comparison
-from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE, open_as_written, run_graph
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
-from enginewright.graph.simplify import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE
 from enginewright.measure.contenders import pytorch_contender, require_possible
 from enginewright.measure.speed_records import ENGINE, LAUNCHED, trace_engine
+from enginewright.pipeline import speed
 from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
 from simulated import cudart
 from simulated.tensorrt import with_version
-from stages import benchmark
 
 HAS_TILING = hasattr(trt, "TilingOptimizationLevel")
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -286,10 +285,10 @@ def test_an_engine_is_raced_without_its_cuda_graph_only_if_it_has_one(
     make, gpu, fail, images, monkeypatch, failure, raced
 ):
     folder, nowhere = make(), Path("nowhere")
-    monkeypatch.setattr(benchmark, "load_model", lambda weights: None)
+    monkeypatch.setattr(speed, "load_model", lambda weights: None)
     fail(failure)
     with contextlib.ExitStack() as opened:
-        found = benchmark._contenders(opened, folder, nowhere, nowhere, gpu, REPLAYED, (), {"input": images})
+        found = speed._contenders(opened, folder, nowhere, nowhere, gpu, REPLAYED, (), {"input": images})
         assert found.keys() == raced
 
 

@@ -7,9 +7,10 @@ from support.params import written
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
+from enginewright.core.params.all import Params
 from enginewright.engine import this_machine
 from enginewright.pipeline.code import StageCode
-from stages.machine import machine
+from enginewright.pipeline.machine import machine
 
 FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins")
 RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "task.json", "code")
@@ -31,7 +32,7 @@ def run(tmp_path, monkeypatch):
 
     def run(changes):
         written(tmp_path, {"runtime": "openvino", **changes})
-        machine(*map(Path, FOLDERS), *map(Path, RECORDS))
+        machine(Params.read(), *map(Path, FOLDERS), *map(Path, RECORDS))
 
     return run
 

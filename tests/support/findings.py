@@ -5,7 +5,7 @@ from itertools import combinations
 
 from enginewright.engine.gpu.nvml import GpuConditions
 from enginewright.measure.accuracy_records import Interval, Result
-from enginewright.measure.race import EnginesRace, Pair
+from enginewright.measure.race import EnginesRace, RacedPair
 from enginewright.measure.speed_records import LAUNCHED, MachinePace, PeakMemory
 from enginewright.report.summary import write_summary
 from enginewright.report.verdict import failures_of
@@ -38,7 +38,7 @@ def race_of(*entries, disturbed=()):
         rounds=24,
         milliseconds=taken | {entry.precision: entry.latency(batch).p50 for entry in entries},
         pairs=tuple(
-            Pair(one=one, other=other, median=a[0] / b[0], low=a[1] / b[2], high=a[2] / b[1])
+            RacedPair(one=one, other=other, median=a[0] / b[0], low=a[1] / b[2], high=a[2] / b[1])
             for (other, b), (one, a) in combinations(beside.items(), 2)
         ),
         disturbed=disturbed,

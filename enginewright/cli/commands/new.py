@@ -29,6 +29,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder
 from enginewright.core.installing import UNKNOWN, elsewhere
 from enginewright.core.params.edit import edit_params, overlay
+from enginewright.core.process import start_dvc
 from enginewright.core.text import first_few, last_line
 from enginewright.core.version import require_new_enough, upgrade_hint
 
@@ -168,9 +169,10 @@ def _stages(text: str, path: Path) -> set[str]:
 def _init_dvc(place: Place) -> None:
     options = [] if place.dvc == place.git else ["--subdir"]
     for command in (["init", "--quiet", *options], ["config", "core.analytics", "false"]):
-        done = subprocess.run([sys.executable, "-m", "dvc", *command], cwd=place.dvc, capture_output=True, text=True)
-        if done.returncode:
-            raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(done.stderr)}")
+        with start_dvc(*command, folder=place.dvc, stderr=subprocess.PIPE) as child:
+            said = child.communicate()[1]
+        if child.returncode:
+            raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(said)}")
 
 
 def add_lines(path: Path, lines: str) -> None:

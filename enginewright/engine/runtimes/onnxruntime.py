@@ -37,7 +37,7 @@ from enginewright.graph.as_written import twin_of
 from enginewright.graph.interface import Blueprint
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.merge_products import MergeProducts
+from enginewright.graph.passes.merge_products import merge_products
 
 RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
 PRECISION_OF_TYPE = {
@@ -71,7 +71,7 @@ class ONNXRuntime:
             require_known_sizes(blueprint)
         try:
             with scratch_folder() as scratch:
-                merged = changed_by(load_graph(onnx), MergeProducts()) if is_on_gpu else None
+                merged = changed_by(load_graph(onnx), merge_products) if is_on_gpu else None
                 given = _written(merged, scratch / "merged.onnx") or onnx
                 try:
                     optimize(given, folder, build)

@@ -339,13 +339,13 @@ def _twin_of(onnx: Path) -> Any:
     from enginewright.graph.as_written import has_blocks, spelled_out  # here, as above
     from enginewright.graph.onnx_file import load_graph
     from enginewright.graph.passes import apply_passes
-    from enginewright.graph.passes.spell_out import SpellOutDft
+    from enginewright.graph.passes.spell_out import spell_out_dft
 
     graph = load_graph(onnx)
     if has_blocks(graph):
         return spelled_out(graph)
     has_transforms = any(node.op_type == "DFT" for node in graph.graph.node)
-    return apply_passes(graph, SpellOutDft()) if has_transforms else None
+    return apply_passes(graph, spell_out_dft) if has_transforms else None
 
 
 def _normalize_in_bf16(model: Any) -> None:

@@ -1,12 +1,13 @@
+"""Make one product of those that read the same tensor."""
+
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import ArrayLike
 
-from enginewright.graph.passes.find import RemoveUnused, add_constant, all_graphs, names_in_use, unused_name
+from enginewright.graph.passes.find import Inserter, all_graphs, remove_unused
 
 FIRST_OPSET = 13  # whose Split takes the sizes as an input
 
@@ -24,21 +25,19 @@ class Linear(NamedTuple):
         return (self.add or self.product).outputs[0]
 
 
-class MergeProducts(ir.passes.InPlacePass):
+def merge_products(model: ir.Model) -> bool:
     """Make one product of those that read the same tensor, such as queries, keys and values, and split the result.
 
     ONNX Runtime starts a kernel for each of them on a GPU, and one for each bias.
     """
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        if (model.opset_imports.get("") or 0) < FIRST_OPSET:
-            return ir.passes.PassResult(model, modified=False)
-        taken, found = names_in_use(model), [group for graph in all_graphs(model) for group in _groups(graph)]
-        for group in found:
-            _merge(model, group, taken)
-        if found:
-            RemoveUnused()(model)
-        return ir.passes.PassResult(model, modified=bool(found))
+    if (model.opset_imports.get("") or 0) < FIRST_OPSET:
+        return False
+    insert, found = Inserter(model), [group for graph in all_graphs(model) for group in _groups(graph)]
+    for group in found:
+        _merge(group, insert)
+    if found:
+        remove_unused(model)
+    return bool(found)
 
 
 def _groups(graph: ir.Graph) -> list[list[Linear]]:
@@ -52,9 +51,7 @@ def _groups(graph: ir.Graph) -> list[list[Linear]]:
 
 
 def _linear(node: ir.Node) -> Linear | None:
-    if node.op_type != "MatMul" or node.domain:
-        return None
-    weights = _constant(node.inputs[1], axes=2)
+    weights = _constant(node.inputs[1], axes=2) if node.op_type == "MatMul" and not node.domain else None
     if weights is None:
         return None
     product = node.outputs[0]
@@ -73,33 +70,23 @@ def _constant(value: ir.Value | None, axes: int) -> ir.TensorProtocol | None:
     return value.const_value
 
 
-def _merge(model: ir.Model, group: Sequence[Linear], taken: set[str]) -> None:
-    first, tape = group[0].product, list[ir.Node]()
+def _merge(group: Sequence[Linear], insert: Inserter) -> None:
+    first = group[0].product
+    own = first.name
 
-    def constant(what: str, array: ArrayLike) -> ir.Value:
-        return add_constant(model, first, unused_name(f"{first.name}_{what}", taken), array)
+    def joined(nodes: Iterator[ir.Node]) -> str | None:
+        return ", ".join(node.name for node in nodes if node.name) or None  # as compilers name what they fuse
 
-    def compute(
-        op_type: str, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value], of: Sequence[ir.Node | None]
-    ) -> ir.Value:
-        name = ", ".join(node.name for node in of if node is not None and node.name)  # as compilers name what they fuse
-        attributes = {"axis": -1} if op_type == "Split" else {}
-        tape.append(ir.node(op_type, inputs, attributes, outputs=outputs, name=name or None))
-        return outputs[0]
-
-    def value(what: str) -> ir.Value:
-        return ir.val(unused_name(f"{first.name}_{what}", taken))
-
-    weights = constant("weights", np.concatenate([linear.weights.numpy() for linear in group], axis=1))
-    products, adds = [linear.product for linear in group], [linear.add for linear in group]
-    whole = compute("MatMul", [first.inputs[0], weights], [value("product")], products)
-    biases = [linear.bias.numpy() for linear in group if linear.bias is not None]
-    if biases:
-        whole = compute("Add", [whole, constant("biases", np.concatenate(biases))], [value("sum")], adds)
-    sizes = constant("sizes", [linear.weights.shape.numpy()[1] for linear in group])
-    parts = [value("part") for _ in group]
-    compute("Split", [whole, sizes], parts, [])
-    first.prepend(tape)
+    weights = insert.constant(first, f"{own}_weights", np.concatenate([each.weights.numpy() for each in group], axis=1))
+    name = joined(each.product for each in group)
+    whole = insert.node(first, "MatMul", [first.inputs[0], weights], f"{own}_product", name)
+    if biases := [each.bias.numpy() for each in group if each.bias is not None]:
+        constant = insert.constant(first, f"{own}_biases", np.concatenate(biases))
+        name = joined(each.add for each in group if each.add)
+        whole = insert.node(first, "Add", [whole, constant], f"{own}_sum", name)
+    sizes = insert.constant(first, f"{own}_sizes", [each.weights.shape.numpy()[1] for each in group])
+    parts = [insert.value(f"{own}_part") for _ in group]
+    first.prepend(ir.node("Split", [whole, sizes], {"axis": -1}, outputs=parts))
     for linear, part in zip(group, parts, strict=True):
         part.type, part.shape = linear.output.type, linear.output.shape
         linear.output.replace_all_uses_with(part)

@@ -1,3 +1,5 @@
+"""Write operators that a compiler lacks or mistakes as others, which compute the same."""
+
 import math
 from typing import Any, NamedTuple
 
@@ -5,134 +7,85 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike, NDArray
 
-from enginewright.graph.passes.find import add_constant, find_nodes, names_in_use, unused_name
+from enginewright.graph.passes.find import Inserter, constant_of, find_nodes, settings_of, sizes_of, turn_into
 
 
-class SpellOutHardSwish(ir.passes.InPlacePass):
-    """Turn each HardSwish into a HardSigmoid and a product, which compute the same.
+def spell_out_hard_swish(model: ir.Model) -> bool:
+    """Turn each HardSwish into a HardSigmoid and a product.
 
     NVIDIA's parser refuses HardSwish in bf16, and accepts the other two.
     """
+    insert, found = Inserter(model), find_nodes(model, "HardSwish")
+    for node in found:
+        own = node.outputs[0].name
+        name = f"{node.name or own}.gate"
+        gate = insert.node(node, "HardSigmoid", node.inputs, f"{own}.gate", name, alpha=1 / 6, beta=0.5)
+        turn_into(node, "Mul", [node.inputs[0], gate])
+    return bool(found)
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        swishes = find_nodes(model, "HardSwish")
-        taken = names_in_use(model) if swishes else set()
-        for node in swishes:
-            gate = ir.val(unused_name(f"{node.outputs[0].name}.gate", taken))
-            slopes = {"alpha": 1 / 6, "beta": 0.5}
-            node.prepend(
-                ir.node(
-                    "HardSigmoid", node.inputs, slopes, outputs=[gate], name=f"{node.name or node.outputs[0].name}.gate"
-                )
-            )
-            node.op_type = "Mul"
-            node.resize_inputs(2)
-            node.replace_input_with(1, gate)
-        return ir.passes.PassResult(model, modified=bool(swishes))
 
+# Fourier transforms
 
 LONGEST = 2048  # numbers of a transform: its matrix grows by the square
-REAL, COMPLEX = 1, 2  # the sizes of the last axis
 AXIS_IS_AN_INPUT = 20  # from this opset on
 
 
-class SpellOutDft(ir.passes.InPlacePass):
+def spell_out_dft(model: ir.Model) -> bool:
     """Turn each Fourier transform of a known length into a product with its matrix.
 
     OpenVINO reads the axis of a DFT of opset 20 as the first after the batch, whatever it is, and gives one that is
     one-sided an axis more.
     """
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        is_known = model.opset_imports.get("", 1) >= AXIS_IS_AN_INPUT
-        found = [(node, sizes) for node in find_nodes(model, "DFT") if is_known and (sizes := _sizes(node))]
-        taken = names_in_use(model) if found else set()
-        for node, sizes in found:
-            _spell_out(model, node, sizes, taken)
-        return ir.passes.PassResult(model, modified=bool(found))
+    if model.opset_imports.get("", 1) < AXIS_IS_AN_INPUT:
+        return False
+    insert = Inserter(model)
+    return sum(_spell_out_dft(node, insert) for node in find_nodes(model, "DFT")) > 0
 
 
-def _sizes(node: ir.Node) -> tuple[int, int, int, int, int] | None:
-    """Return rank, axis, numbers that are read, length of the transform, and whether they are real or complex."""
-    given, length, axis = (*node.inputs, None, None)[:3]
-    is_known = all(each is None or each.const_value is not None for each in (length, axis))
-    if given is None or given.shape is None or given.dtype is None or not is_known:
-        return None
-    rank = len(given.shape)
-    where = -2 if axis is None else _integer(axis)
-    where %= rank
-    read, kind = given.shape[where], given.shape[-1]
-    if not isinstance(read, int) or not isinstance(kind, int):
-        return None
-    whole = read if length is None else _integer(length)
-    return (rank, where, read, whole, kind) if max(read, whole) <= LONGEST else None
-
-
-def _integer(value: ir.Value) -> int:
-    assert value.const_value is not None
-    return int(value.const_value.numpy().reshape(-1)[0])
-
-
-def _spell_out(model: ir.Model, node: ir.Node, sizes: tuple[int, int, int, int, int], taken: set[str]) -> None:
-    rank, axis, read, whole, kind = sizes
-    flags = [name in node.attributes and bool(node.attributes[name].as_int()) for name in ("inverse", "onesided")]
-    matrix = _matrix(read, whole, kind, *flags)
-    order = [*(each for each in range(rank - 1) if each != axis), axis, rank - 1]
-    value = node.inputs[0]
-    assert value is not None
-    assert value.dtype is not None
-    matrix = matrix.astype(value.dtype.numpy())
-    steps: list[tuple[str, ArrayLike | None, dict[str, list[int]]]] = [
-        ("Transpose", None, {"perm": order}),
-        ("Reshape", [0] * (rank - 2) + [read * kind], {}),
-        ("MatMul", matrix.reshape(read * kind, -1), {}),
-        ("Reshape", [0] * (rank - 2) + list(matrix.shape[2:]), {}),
+def _spell_out_dft(node: ir.Node, insert: Inserter) -> bool:
+    """Do so where the sizes are known: how many numbers are read, and whether they are real (1) or complex (2)."""
+    value, length, along = (*node.inputs, None, None)[:3]
+    whole, axis = constant_of(length), constant_of(along) if along else [-2]
+    sizes = sizes_of(value)
+    if not sizes or value is None or value.dtype is None or axis is None or (length and whole is None):
+        return False
+    rank = len(sizes)
+    read, kind = sizes[axis[0] % rank], sizes[-1]
+    if not isinstance(read, int) or not isinstance(kind, int) or max([read, *(whole or [])]) > LONGEST:
+        return False
+    inverse, onesided = (
+        name in node.attributes and bool(node.attributes[name].as_int()) for name in ("inverse", "onesided")
+    )
+    matrix = _matrix(read, whole[0] if whole else read, kind, inverse, onesided).astype(value.dtype.numpy())
+    order = [*(each for each in range(rank - 1) if each != axis[0] % rank), axis[0] % rank, rank - 1]
+    own = node.outputs[0].name
+    value = insert.node(node, "Transpose", [value], f"{own}.0", f"{own}.0", perm=order)
+    steps: list[tuple[str, ArrayLike]] = [
+        ("Reshape", [0] * (rank - 2) + [read * kind]),
+        ("MatMul", matrix.reshape(read * kind, -1)),
+        ("Reshape", [0] * (rank - 2) + list(matrix.shape[2:])),
     ]
-    name = node.outputs[0].name
-    for number, (operator, constant, attributes) in enumerate(steps):
-        made = ir.val(unused_name(f"{name}.{number}", taken))
-        label = unused_name(f"{name}.constant{number}", taken)
-        given = [value] if constant is None else [value, add_constant(model, node, label, constant)]
-        node.prepend(ir.node(operator, given, attributes, outputs=[made], name=made.name))
-        value = made
-    node.op_type = "Transpose"
-    node.attributes.clear()
-    node.attributes["perm"] = ir.AttrInt64s("perm", np.argsort(order).tolist())
-    node.resize_inputs(1)
-    node.replace_input_with(0, value)
+    for number, (operator, array) in enumerate(steps, 1):
+        constant = insert.constant(node, f"{own}.constant{number}", array)
+        value = insert.node(node, operator, [value, constant], f"{own}.{number}", f"{own}.{number}")
+    turn_into(node, "Transpose", [value], perm=np.argsort(order).tolist())
+    return True
 
 
 def _matrix(read: int, whole: int, kind: int, inverse: bool, onesided: bool) -> NDArray[Any]:
     """Return what the transform makes of each number alone, by the number, its parts, the result, and its parts."""
     numbers = np.eye(read)[:, None] * np.array([1, 1j][:kind]).reshape(1, kind, 1)
-    match inverse, onesided:
-        case True, True:
-            return np.asarray(np.fft.irfft(numbers, whole)[..., None])
-        case True, False:
-            found = np.fft.ifft(numbers, whole)
-        case False, True:
-            found = np.fft.fft(numbers, whole)[..., : whole // 2 + 1]
-        case _:
-            found = np.fft.fft(numbers, whole)
+    if inverse and onesided:
+        return np.asarray(np.fft.irfft(numbers, whole)[..., None])
+    found = np.fft.ifft(numbers, whole) if inverse else np.fft.fft(numbers, whole)
+    if onesided:
+        found = found[..., : whole // 2 + 1]
     return np.stack([found.real, found.imag], -1)
 
 
+# Blocks that are put together to an image
+
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
-
-
-class SpellOutCol2Im(ir.passes.InPlacePass):
-    """Turn each Col2Im into a transposed convolution, whose kernels hold a single one each: it computes the same.
-
-    NVIDIA's parser does not know Col2Im, which `torch.nn.functional.fold` becomes. A Col2Im stays as it is where the
-    size of the image or of a block is not known.
-    """
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = [(node, sizes) for node in find_nodes(model, "Col2Im") if (sizes := _read(node))]
-        taken = names_in_use(model) if found else set()
-        for node, sizes in found:
-            _spell_out_col2im(model, node, sizes, taken)
-        return ir.passes.PassResult(model, modified=bool(found))
 
 
 class _Axis(NamedTuple):
@@ -164,65 +117,44 @@ class _Axis(NamedTuple):
         return math.ceil(max(0, self.image - self.covered) / self.stride)
 
 
-class _Sizes(NamedTuple):
-    channels: int
-    axes: list[_Axis]
+def spell_out_col2im(model: ir.Model) -> bool:
+    """Turn each Col2Im into a transposed convolution, whose kernels hold a single one each.
 
-    def block(self) -> list[int]:
-        return [axis.block for axis in self.axes]
-
-    def settings(self) -> dict[str, list[int]]:
-        """Return the attributes of the transposed convolution."""
-        behind = [axis.covered + axis.stride * axis.added - axis.image for axis in self.axes]
-        return {
-            "strides": [axis.stride for axis in self.axes],
-            "dilations": [axis.dilation for axis in self.axes],
-            "pads": [*(axis.before for axis in self.axes), *behind],
-        }
+    NVIDIA's parser does not know Col2Im, which `torch.nn.functional.fold` becomes. A Col2Im stays as it is where the
+    size of the image or of a block is not known.
+    """
+    insert = Inserter(model)
+    return sum(_spell_out_col2im(node, insert) for node in find_nodes(model, "Col2Im")) > 0
 
 
-def _read(node: ir.Node) -> _Sizes | None:
-    """Return the sizes of a Col2Im, or None where one is not known."""
-    columns, image, block = node.inputs[0], _integers(node.inputs[1]), _integers(node.inputs[2])
+def _spell_out_col2im(node: ir.Node, insert: Inserter) -> bool:
+    columns, image, block = node.inputs[0], constant_of(node.inputs[1]), constant_of(node.inputs[2])
+    settings, own = settings_of(node), node.outputs[0].name
     if columns is None or columns.shape is None or columns.dtype not in FLOATS or not image or not block:
-        return None
+        return False
     numbers = columns.shape[1]  # of each column
-    if not isinstance(numbers, int) or any(attribute.is_ref() for attribute in node.attributes.values()):
-        return None
-    given = {name: list(attribute.as_ints()) for name, attribute in node.attributes.items()}
-    ones, zeros = [1] * len(image), [0] * len(image)
-    strides, dilations, pads = given.get("strides", ones), given.get("dilations", ones), given.get("pads", zeros * 2)
-    sides = pads[: len(image)], pads[len(image) :]
-    axes = [_Axis(*each) for each in zip(image, block, strides, dilations, *sides, strict=True)]
-    return _Sizes(numbers // math.prod(block), axes)
-
-
-def _integers(value: ir.Value | None) -> list[int]:
-    constant = ir.convenience.get_const_tensor(value) if value is not None else None
-    return [] if constant is None else [int(size) for size in constant.numpy()]
-
-
-def _spell_out_col2im(model: ir.Model, node: ir.Node, sizes: _Sizes, taken: set[str]) -> None:
-    columns, own = node.inputs[0], node.outputs[0].name
-    assert columns is not None
-    assert columns.dtype is not None
-
-    def prepend(op_type: str, value: ir.Value, name: str, integers: list[int]) -> ir.Value:
-        made, said = ir.val(unused_name(f"{own}.{name}", taken)), unused_name(f"{own}.{name}_by", taken)
-        inputs = [value, add_constant(model, node, said, integers)]
-        node.prepend(ir.node(op_type, inputs, outputs=[made], name=f"{node.name or own}.{name}"))
-        return made
-
-    placed = prepend("Reshape", columns, "placed", [0, 0, *(axis.places for axis in sizes.axes)])
-    if any(added := [axis.added for axis in sizes.axes]):
-        placed = prepend("Pad", placed, "padded", [0] * (4 + len(added)) + added)
-    block = sizes.block()
+    if not isinstance(numbers, int) or settings is None:
+        return False
+    rank, name = len(image), node.name or own
+    strides, dilations = settings.get("strides", [1] * rank), settings.get("dilations", [1] * rank)
+    pads = settings.get("pads", [0] * 2 * rank)
+    axes = [_Axis(*each) for each in zip(image, block, strides, dilations, pads[:rank], pads[rank:], strict=True)]
+    by = insert.constant(node, f"{own}.placed_by", [0, 0, *(axis.places for axis in axes)])
+    placed = insert.node(node, "Reshape", [columns, by], f"{own}.placed", f"{name}.placed")
+    if any(added := [axis.added for axis in axes]):
+        by = insert.constant(node, f"{own}.padded_by", [0] * (4 + rank) + added)
+        placed = insert.node(node, "Pad", [placed, by], f"{own}.padded", f"{name}.padded")
+    channels = numbers // math.prod(block)
     one_each = np.eye(math.prod(block), dtype=columns.dtype.numpy()).reshape(-1, 1, *block)
-    kernel = np.concatenate([one_each] * sizes.channels)
-    node.op_type = "ConvTranspose"
-    node.attributes.clear()
-    node.attributes.update({name: ir.AttrInt64s(name, numbers) for name, numbers in sizes.settings().items()})
-    node.attributes["group"] = ir.AttrInt64("group", sizes.channels)
-    node.resize_inputs(2)
-    node.replace_input_with(0, placed)
-    node.replace_input_with(1, add_constant(model, node, unused_name(f"{own}.kernel", taken), kernel))
+    kernel = insert.constant(node, f"{own}.kernel", np.concatenate([one_each] * channels))
+    behind = [axis.covered + axis.stride * axis.added - axis.image for axis in axes]
+    turn_into(
+        node,
+        "ConvTranspose",
+        [placed, kernel],
+        strides=[axis.stride for axis in axes],
+        dilations=[axis.dilation for axis in axes],
+        pads=[*(axis.before for axis in axes), *behind],
+        group=channels,
+    )
+    return True

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from enginewright.data.feeds import Feeds
 from enginewright.graph.as_written import open_as_written
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.floats import Additions
 from enginewright.precision.placement import AVERAGES, FLOATS, PRODUCTS, is_average, setting
-from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Range, dtype_of
+from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Additions, Range, dtype_of
 
 # Find tensors whose channels may be scaled: weights that write them and that read them can hold the scales.
 

@@ -23,9 +23,8 @@ from enginewright.graph.onnx_file import fixed_batch, load_graph, save_graph
 from enginewright.precision.calibration.auto import error_of
 from enginewright.precision.calibration.cache import TINY
 from enginewright.precision.calibration.calibrate import write_scaled
-from enginewright.precision.cast import kept_nodes
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import nodes_beyond_int8, shares_of_work
+from enginewright.precision.floats import shares_of_work
 from enginewright.precision.in_dialect import Ingredients, quantize_in_dialect, rewritten, value_ranges
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes
 from enginewright.precision.rescue.equalize import equalize
@@ -71,7 +70,7 @@ def confirming(count: int) -> NDArray[np.int64]:
     return (few + np.arange(max(1, min(CONFIRMED, count - few)))) % count
 
 
-class Trial:
+class Confirmation:
     """Samples to fit rescues to, and others that tell how far an int8 graph is from the exact one."""
 
     def __init__(self, exact: onnx.ModelProto, samples: SampleSet, batch: int = BATCH) -> None:
@@ -112,7 +111,12 @@ class Answer(NamedTuple):
 
 
 def find_rescues(
-    precision: str, given: Rescued, attempts: Mapping[RescueName, Attempt], named: bool, trial: Trial, write: Write
+    precision: str,
+    given: Rescued,
+    attempts: Mapping[RescueName, Attempt],
+    named: bool,
+    trial: Confirmation,
+    write: Write,
 ) -> Answer:
     """Try each and all of them, and keep the fewest that do no worse than more. What is `named` must be possible.
     Then try the last one on what is kept."""
@@ -207,9 +211,7 @@ class Attempts:
 
     def write(self, rescued: Rescued) -> onnx.ModelProto:
         """Return the graph in int8 as the stage convert makes it."""
-        source, ranges, rounded, spared = rescued
-        plain, sample = load_graph(source), self.samples.cycled(1)
-        given = Ingredients(source, ranges, sample, self.wanted, self.keep, spared, rounded)
+        plain, given = load_graph(rescued.graph), self._ingredients(rescued)
         with scratch_folder() as scratch:
             if (graph := rewritten(plain, self.wanted, self.precision)) is not None:
                 given = given._replace(graph=scratch / "model.onnx")
@@ -243,8 +245,12 @@ class Attempts:
         spared = end_of(graph, shares_of_work(graph, layers, self.samples.cycled(1)))
         return given._replace(spared=tuple(spared)) if spared else None
 
-    def _kept(self, graph: onnx.ModelProto, given: Rescued) -> set[str]:
-        return {*nodes_beyond_int8(graph, given.ranges.amax), *kept_nodes(self.keep, graph)}
+    def _kept(self, graph: onnx.ModelProto, given: Rescued) -> frozenset[str]:
+        return self._ingredients(given).kept(self.precision, graph)
+
+    def _ingredients(self, given: Rescued) -> Ingredients:
+        graph, ranges, rounded, spared = given
+        return Ingredients(graph, ranges, self.samples.cycled(1), self.wanted, self.keep, spared, rounded)
 
 
 def _computes_the_same(graph: onnx.ModelProto, scaled: onnx.ModelProto, feeds: Feeds) -> bool:

@@ -1,4 +1,4 @@
-"""Convert the simplified graph to one precision: copy it for fp32, cast it for fp16 and bf16, else quantize it."""
+"""The graph in a precision: rescued, if it is searched, and then converted."""
 
 import shutil
 from collections.abc import Mapping
@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import onnx
 
-from enginewright.core.facts import PRECISIONS, QUANTIZED
-from enginewright.core.files import new_folder
-from enginewright.core.params.precisions import Keep, PrecisionParams
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PRECISIONS, QUANTIZED, PrecisionName
+from enginewright.core.files import new_folder, scratch_folder
+from enginewright.core.params.all import Params
+from enginewright.core.params.precisions import Keep, rescues_of
 from enginewright.core.text import first_few
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
@@ -29,8 +31,49 @@ from enginewright.precision.in_dialect import (
     write_blocks_in_dialect,
 )
 from enginewright.precision.mixing.records import MIX, Mix
-from enginewright.precision.rescue.records import RESCUE, Rescued, digest_of, open_rescued
+from enginewright.precision.rescue.records import (
+    RESCUE,
+    Rescued,
+    digest_of,
+    open_calibrated,
+    open_rescued,
+    write_rounded,
+)
+from enginewright.precision.rescue.rescue import BATCH, Attempts, Confirmation, find_rescues
 from enginewright.precision.search.records import SEARCH, spared_layers
+
+
+def rescue(
+    params: Params,
+    precision: PrecisionName,
+    simplified: Path,
+    calibrated: Path,
+    calibration: Path,
+    dialect: Path,
+    rescued: Path,
+) -> None:
+    """Write what was tried; and, if it was kept, the graph with its ranges, and the weights that are rounded."""
+    asked, keep = params.precisions[precision].rescue, params.precisions[precision].keep
+    samples = SampleSet.open(calibration)
+    given = open_calibrated(simplified, calibrated, samples)
+    if not len(samples):
+        raise EnginewrightError(
+            f"precisions.{precision}.rescue needs calibration samples, and samples.calibration is 0"
+        )
+    exact = load_graph(given.graph)
+    require_kept_exist(keep, exact)
+    with new_folder(rescued) as unfinished, scratch_folder() as scratch:
+        attempts = Attempts(precision, keep, Dialect.read(dialect), samples, scratch)
+        by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
+        trial = Confirmation(exact, samples, min(BATCH, params.calibration.batch))
+        found = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
+        found.record.write(unfinished / RESCUE)
+        if found.rescued.graph.parent == attempts.folder:
+            for file in attempts.folder.iterdir():
+                shutil.copyfile(file, unfinished / file.name)
+        if found.rescued.rounded:
+            write_rounded(found.rescued.rounded, unfinished)
+    print(f"{precision}: {found.record.in_words()}")
 
 
 class Plan(NamedTuple):
@@ -46,7 +89,8 @@ class Plan(NamedTuple):
 
 
 def convert(
-    precision: str,
+    params: Params,
+    precision: PrecisionName,
     simplified: Path,
     made_from: Path,
     calibrated: Path,
@@ -58,7 +102,7 @@ def convert(
 ) -> None:
     """Write model.onnx and convert.json, and copies of the rescue and the search, or the mix, that it followed."""
     wanted, samples = Dialect.read(dialect), SampleSet.open(calibration)
-    plan = plan_for(precision, simplified, made_from, calibrated, rescued, samples)
+    plan = plan_for(params, precision, simplified, made_from, calibrated, rescued, samples)
     graph = load_graph(plan.graph)
     require_kept_exist(plan.keep, graph)
     with new_folder(converted) as unfinished:
@@ -83,7 +127,13 @@ def convert(
 
 
 def plan_for(
-    precision: str, simplified: Path, made_from: Path, calibrated: Path, rescued: Path, samples: SampleSet
+    params: Params,
+    precision: PrecisionName,
+    simplified: Path,
+    made_from: Path,
+    calibrated: Path,
+    rescued: Path,
+    samples: SampleSet,
 ) -> Plan:
     """Read what was calibrated, rescued, searched or mixed, and refuse answers that do not belong together."""
     found, exact = made_from / f"{precision}.json", simplified / "model.onnx"
@@ -92,7 +142,7 @@ def plan_for(
         plan = Plan(mix.made_as, mix.keep, exact, mix=mix, answers={MIX: found})
         rescue = rescued / mix.made_as if mix.is_searched else None
     else:
-        plan = Plan(precision, PrecisionParams.read_for(precision).keep, exact)
+        plan = Plan(precision, params.precisions[precision].keep, exact)
         rescue = rescued / precision if made_from not in (calibrated, simplified) else None
     if not PRECISIONS[plan.made_as].is_calibrated:
         return plan
@@ -121,12 +171,7 @@ def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, wanted
     else:
         graph, high = cast_in_dialect(plan.made_as, source, sample, wanted, plan.keep)
         rest = "fp32"
-    _print_reasons(precision, high, rest)
-    return graph
-
-
-def _print_reasons(precision: str, high: Mapping[str, str], rest: str) -> None:
-    """Name the nodes that are not quantized, with the reason."""
     for why in dict.fromkeys(high.values()):
         names = [name for name, reason in high.items() if reason == why]
         print(f"{precision}: {first_few(names)} {'stays' if len(names) == 1 else 'stay'} in {rest}: {why}")
+    return graph

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
 from enginewright.core.files import new_folder
-from enginewright.core.params.build import BuildParams
-from enginewright.core.params.model import BoxesParams, ModelParams
+from enginewright.core.params.all import Params
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
 from enginewright.engine.build import build_engine
@@ -14,26 +14,33 @@ from enginewright.engine.record import REFUSED, Refusal
 from enginewright.engine.tools import write_comparison
 
 
-def build(precision: str, converted: Path, target: Path, validation: Path, plugins: Path, engine: Path) -> None:
+def build(
+    params: Params,
+    precision: PrecisionName,
+    converted: Path,
+    target: Path,
+    validation: Path,
+    plugins: Path,
+    engine: Path,
+) -> None:
     """Write the engine's files and engine.json. If the compiler refuses a precision that a GPU lacks, write
     refused.json instead of failing, so that the other precisions go on."""
-    wanted, params = Target.read(target), BuildParams.read()
-    samples = SampleSet.open(validation)
-    user_plugins(params.tensorrt.plugins, plugins)
+    wanted, how, samples = Target.read(target), params.build, SampleSet.open(validation)
+    user_plugins(how.tensorrt.plugins, plugins)
     try:
         record = build_engine(
             precision,
             converted / "model.onnx",
             wanted,
-            params,
+            how,
             samples.manifest,
             engine,
-            ModelParams.read().scores,
-            BoxesParams.read(),
+            params.model.scores,
+            params.model.boxes,
             validation / TOKENIZER if samples.manifest.text else None,
-            samples.cycled(params.profile.batch.min),
+            samples.cycled(how.profile.batch.min),
         )
-        write_comparison(record, converted / "model.onnx", checked_feeds(samples, params.profile), engine)
+        write_comparison(record, converted / "model.onnx", checked_feeds(samples, how.profile), engine)
     except EnginewrightError as error:
         if not (without := lacking(wanted, precision)):
             raise

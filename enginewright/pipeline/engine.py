@@ -1,13 +1,12 @@
-"""Compare one engine with PyTorch, and find what causes a loss. A broken threshold is written down, not raised."""
+"""One engine: compared with PyTorch, to find what causes a loss, and timed layer by layer."""
 
 from pathlib import Path
 
 import numpy as np
 
+from enginewright.core.facts import PrecisionName
 from enginewright.core.files import new_folder
-from enginewright.core.params.build import InferenceParams
-from enginewright.core.params.measuring import ValidationParams
-from enginewright.core.params.precisions import PrecisionParams
+from enginewright.core.params.all import Params
 from enginewright.data.run_all import outputs_on
 from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.engine.build import EngineWork
@@ -17,13 +16,16 @@ from enginewright.engine.record import pass_on_refusal, require_made_of
 from enginewright.graph.as_written import GraphWork
 from enginewright.measure.accuracy_records import Validation
 from enginewright.measure.examples import EXAMPLES, Examples
+from enginewright.measure.speed_records import trace_engine
+from enginewright.measure.timing import whole_machine
 from enginewright.measure.validate import Elsewhere, Wanted, validate_engine
 from enginewright.model.records import Reference
-from enginewright.targets.ray_cluster import open_cluster
+from enginewright.targets.ray_cluster import open_cluster, whole_node
 
 
 def validate(
-    precision: str,
+    params: Params,
+    precision: PrecisionName,
     engine: Path,
     converted: Path,
     validation: Path,
@@ -41,7 +43,7 @@ def validate(
     wanted = _wanted(SampleSet.open(validation), reference)
     with (
         open_cluster() as cluster,
-        open_engine(engine, here, InferenceParams.read()) as loaded,
+        open_engine(engine, here, params.inference) as loaded,
         new_folder(examples) as unfinished,
     ):
         require_made_of(loaded.record, precision, converted / "model.onnx")
@@ -49,12 +51,12 @@ def validate(
             loaded,
             converted / "model.onnx",
             wanted,
-            PrecisionParams.read_for(precision).thresholds,
-            ValidationParams.read(),
+            params.precisions[precision].thresholds,
+            params.validation,
             unfinished,
             Elsewhere(
                 outputs_on(GraphWork(converted), cluster),
-                outputs_on(EngineWork(engine, InferenceParams.read(), gpus=int(here.device == "cuda")), cluster),
+                outputs_on(EngineWork(engine, params.inference, gpus=int(here.device == "cuda")), cluster),
             ),
         )
     record.write(report)
@@ -82,4 +84,25 @@ def _results(record: Validation) -> str:
         f"{one.name} {one.written(one.engine)} ({record.reference} {one.written(one.reference)}, "
         f"drop {one.drop_with_interval})"
         for one in record.results
+    )
+
+
+def trace(
+    params: Params, precision: PrecisionName, engine: Path, validation: Path, machine: Path, report: Path
+) -> None:
+    """Write the trace of one precision."""
+    if pass_on_refusal(engine, report):
+        return
+    here = Machine.read(machine)
+    inference, samples = params.inference.on(here.cores), SampleSet.open(validation)
+    with whole_node(f"trace, {precision}"), whole_machine(f"trace, {precision}"):
+        record = trace_engine(engine, here, inference, samples)
+    record.write(report)
+    if not record.layers:
+        print(f"{precision}: {here.runtime} gives no times of layers")
+        return
+    slowest = max(record.layers, key=lambda layer: layer.milliseconds)
+    print(
+        f"{precision}: {len(record.layers)} layers take {record.milliseconds:.3f} ms at batch {record.batch}; "
+        f"the slowest, {slowest.name}, takes {slowest.milliseconds:.3f} ms"
     )

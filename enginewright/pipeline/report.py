@@ -1,4 +1,4 @@
-"""Write what was found and which precision to ship, as a page, a summary, metrics and pictures."""
+"""The report: what was found and which precision to ship, as a page, a summary, metrics and pictures."""
 
 import json
 from pathlib import Path
@@ -18,6 +18,7 @@ from enginewright.report.verdict import choose, doubt, failures_of, sentence
 
 
 def report(
+    params: Params,
     engines: Path,
     validation: Path,
     benchmark: Path,
@@ -39,7 +40,6 @@ def report(
     figures: Path,
 ) -> None:
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
-    params = Params.read()
     precisions = params.precisions
     findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, race, machine, converted)
     background = gather_background(params, simplified, calibrated, converted, tools)

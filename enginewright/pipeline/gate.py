@@ -1,4 +1,4 @@
-"""Fail the run if a precision broke a threshold or is not fast enough, after the report is complete."""
+"""The gate, which fails the run after the report is complete."""
 
 from pathlib import Path
 

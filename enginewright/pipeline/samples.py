@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from enginewright.core.facts import RANKING, ChosenTask
-from enginewright.core.params.samples import SamplesParams
+from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.sources.truth import Known
@@ -13,15 +13,17 @@ from enginewright.data.splits import shared_images, split, write_split
 from enginewright.targets.ray_cluster import open_cluster
 
 
-def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path) -> None:
+def samples(
+    params: Params, data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path
+) -> None:
     """Write the training, calibration and validation splits."""
-    params, chosen = SamplesParams.read(), ChosenTask.read(task).task
-    source = open_source(params, data, chosen, texts)
+    asked, chosen = params.samples, ChosenTask.read(task).task
+    source = open_source(asked, data, chosen, texts)
     folders = {"training": training, "calibration": calibration, "validation": validation}
-    divided = split(len(source), params, source.truths)
+    divided = split(len(source), asked, source.truths)
     with open_cluster() as cluster:
         manifests = {
-            name: write_split(source, indices, params, folders[name], chosen, cluster)
+            name: write_split(source, indices, asked, folders[name], chosen, cluster)
             for name, indices in divided.items()
         }
     for name, indices in divided.items():
@@ -30,6 +32,6 @@ def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Pa
         labels = "" if is_known else f", without {Known(chosen).array}"
         text = manifests[name].text
         cut = f", {text.cut} longer than {text.how.longest} tokens, and cut" if text and text.cut else ""
-        print(f"{name}: {len(indices)} of {len(source)} {manifests[name].kind} from {params.source}{labels}{cut}")
+        print(f"{name}: {len(indices)} of {len(source)} {manifests[name].kind} from {asked.source}{labels}{cut}")
     if shared := shared_images(manifests):
         print(f"MIND: {shared}")

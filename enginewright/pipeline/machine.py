@@ -24,6 +24,7 @@ from enginewright.precision.dialect import dialect_of
 
 
 def machine(
+    params: Params,
     models: Path,
     weights: Path,
     calibration: Path,
@@ -38,7 +39,6 @@ def machine(
 ) -> None:
     """Write what timings, engines, quantized graphs, all graphs and single stages depend on, each to its own file."""
     require_new_enough()
-    params = Params.read()
     require_files(params, models, weights, calibration, plugins)
     described = describe_machine(params.runtime)
     described.write_if_new(machine)

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from enginewright.core.files import new_folder
-from enginewright.core.params.model import ModelParams, WeightsParams
+from enginewright.core.params.all import Params
 from enginewright.core.user_files import user_model
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.files import graph_sha256
@@ -19,32 +19,32 @@ from enginewright.model.user_code import warn_of_unwatched_code
 from enginewright.model.weights import obtain_model
 
 
-def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
+def weights(params: Params, data: Path, models: Path, training: Path, weights: Path) -> None:
     """Write weights.pt, a plain state dict, or model.onnx, and the model that it is for to weights.json."""
-    params, source, samples = ModelParams.read(), WeightsParams.read(), SampleSet.open(training)
+    asked, source, samples = params.model, params.weights, SampleSet.open(training)
     with new_folder(weights) as unfinished:
-        if params.is_onnx:
+        if asked.is_onnx:
             file = unfinished / GIVEN_GRAPH
-            graph = load_graph(user_model(params.source, models))
+            graph = load_graph(user_model(asked.source, models))
             save_graph(graph, file)  # with the weights that were in several files
             classes = samples.classes or None
             parameters = sum(math.prod(tensor.dims) for tensor in graph.graph.initializer)
         else:
             file, folder = unfinished / WEIGHTS, None
-            if params.library == "transformers":
-                folder = folder_of(params, models)
-                params = params.model_copy(update={"arguments": described(params, folder)})
+            if asked.library == "transformers":
+                folder = folder_of(asked, models)
+                asked = asked.model_copy(update={"arguments": described(asked, folder)})
                 require_its_tokenizer(folder, samples.manifest.text)
-                require_room(params.arguments, samples.manifest.text)
-            with warn_of_unwatched_code(params.source) if params.is_factory else nullcontext():
-                model, classes = obtain_model(params, source, samples, data, folder)
-            if params.library == "timm" and (odd := differences(model, samples.manifest.preprocessing)):
+                require_room(asked.arguments, samples.manifest.text)
+            with warn_of_unwatched_code(asked.source) if asked.is_factory else nullcontext():
+                model, classes = obtain_model(asked, source, samples, data, folder)
+            if asked.library == "timm" and (odd := differences(model, samples.manifest.preprocessing)):
                 print(f"MIND: samples.preprocessing has another {'; '.join(odd)}")
             save_weights(model, file)
             parameters = sum(parameter.numel() for parameter in model.parameters())
         record = Weights(
-            model=params.source,
-            arguments=params.arguments,
+            model=asked.source,
+            arguments=asked.arguments,
             source=source.source,
             classes=classes,
             sha256=graph_sha256(file),
