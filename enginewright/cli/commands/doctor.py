@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from enginewright.cli.arguments import painted
+from enginewright.core.installing import how_to_install, old_name_hint
 from enginewright.core.text import first_few
 
 EXAMPLES = """\
@@ -39,7 +40,7 @@ def run(chosen: Namespace) -> int:
 
 PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
 NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
-INSTALL = "make repro in a clone, else: pip install 'enginewright[pipeline]'"
+INSTALL = f"make repro in a clone, else: {how_to_install('pipeline')}"
 
 
 class State(StrEnum):
@@ -114,6 +115,8 @@ def examine_project() -> Check:
     if absent:
         remedy = "go to a project, or make one here: enginewright new"
         return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)
+    if hint := old_name_hint():
+        return Check("project", State.NOTE, hint, "enginewright upgrade")
     if hiding := files_that_hide_modules(here):
         found = f"{first_few(hiding)} would be imported in place of a module of Python of that name"
         return Check("project", State.NOTE, found, "give it another name, if a stage ends with an ImportError")
