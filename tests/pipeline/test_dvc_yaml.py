@@ -39,19 +39,20 @@ USED_PARTS = {
 }
 ALL = "*"
 READERS = (
-    "enginewright/bundle/write.py",
+    "enginewright/cli/commands/bundle.py",
     "enginewright/cli/commands/compare.py",
+    "enginewright/cli/commands/fleet.py",
     "enginewright/cli/commands/keep.py",
     "enginewright/cli/commands/reduce.py",
     "enginewright/cli/commands/upgrade.py",
     "enginewright/cli/machine_checks.py",
+    "enginewright/cli/python.py",
     "enginewright/core/params/edit.py",
     "enginewright/nightly/night.py",
     "enginewright/pipeline/__main__.py",
     "enginewright/pipeline/stage.py",
     "enginewright/targets/here.py",
     "enginewright/targets/ray_cluster.py",
-    "enginewright/targets/run.py",
 )
 
 
