@@ -64,8 +64,11 @@ class Setting(Record):
     @classmethod
     def of(cls, machine: Machine, params: Params) -> Self:
         """Make the setting without defaults, so that a parameter of a later version does not make another setting."""
-        given = params.model_dump(mode="json", exclude_defaults=True, include={"model", "task", "weights", "samples"})
-        del given["samples"]["calibration"]
+        asked = {"model", "task", "weights", "samples"}
+        given = dict.fromkeys(asked - {"task"}, {}) | params.model_dump(
+            mode="json", exclude_defaults=True, include=asked
+        )
+        given["samples"].pop("calibration", None)
         return cls(
             machine=Identity.of(machine),
             model=given["model"] | ({"task": given["task"]} if "task" in given else {}),
