@@ -19,9 +19,13 @@ from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
 from enginewright.graph.passes.find import Pass
-from enginewright.graph.passes.names import count_axes_from_end
-from enginewright.graph.passes.pooling import drop_idle_strides, pad_before_pooling
-from enginewright.graph.passes.spell_out import spell_out_col2im, spell_out_hard_swish
+from enginewright.graph.passes.for_one_compiler import (
+    count_axes_from_end,
+    drop_idle_strides,
+    pad_before_pooling,
+    spell_out_col2im,
+    spell_out_hard_swish,
+)
 from enginewright.precision.blocks import Written, write_blocks
 from enginewright.precision.calibration.cache import Calibration, require_tensors
 from enginewright.precision.cast import cast, kept_nodes

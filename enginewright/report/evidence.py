@@ -13,10 +13,9 @@ from enginewright.core.params.all import Params
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, read_refusal
 from enginewright.engine.tools import Tools
-from enginewright.measure.accuracy_records import Validation
-from enginewright.measure.changes import Measured
+from enginewright.measure.changes import Measurement
 from enginewright.measure.race import EnginesRace
-from enginewright.measure.speed_records import ENGINE, RUNS_FOR_P99, Benchmark, Latency, Ratio, Throughput, Trace
+from enginewright.measure.records import ENGINE, RUNS_FOR_P99, Benchmark, Latency, Ratio, Throughput, Trace, Validation
 from enginewright.measure.timing import Factor
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
@@ -50,8 +49,8 @@ class Evidence:
         return self.mix is None or self.mix.delivers
 
     @property
-    def measured(self) -> Measured:
-        return Measured(
+    def measured(self) -> Measurement:
+        return Measurement(
             precision=self.precision,
             engine_bytes=self.engine.bytes,
             files=self.engine.files,

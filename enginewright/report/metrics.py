@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from enginewright.measure.accuracy_records import Result, Validation
-from enginewright.measure.speed_records import ENGINE
+from enginewright.measure.records import ENGINE, Result, Validation
 from enginewright.report.evidence import Evidence, Findings, known_p99
 from enginewright.report.verdict import choose
 

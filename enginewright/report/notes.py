@@ -7,8 +7,7 @@ from enginewright.core.facts import PYTORCH, QUANTIZED, RUNTIMES
 from enginewright.core.params.measuring import NUMBER_FORMATS
 from enginewright.core.text import first_few
 from enginewright.engine.record import short_name
-from enginewright.measure.accuracy_records import Validation
-from enginewright.measure.speed_records import Ratio, baseline_title
+from enginewright.measure.records import Ratio, Validation, baseline_title
 from enginewright.precision.mixing.records import Mix, in_words
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.tables import OWN_PROCESS

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from enginewright.core.params.precisions import MustPay
 from enginewright.core.text import file_size, first_few
-from enginewright.measure.speed_records import baseline_title
+from enginewright.measure.records import baseline_title
 from enginewright.precision.mixing.records import in_words
 from enginewright.report.evidence import Evidence, Findings
 

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
-from enginewright.measure.accuracy_records import Validation
-from enginewright.measure.speed_records import SAME_PACE, Ratio
+from enginewright.measure.records import SAME_PACE, Ratio, Validation
 from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_problems
 from enginewright.report.evidence import Evidence, Findings
 

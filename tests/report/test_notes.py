@@ -17,7 +17,7 @@ from support.findings import (
 )
 
 from enginewright.core.params.model import BoxesParams
-from enginewright.measure.speed_records import MachinePace
+from enginewright.measure.records import MachinePace
 from enginewright.measure.timing import broken_limits, machine_problems
 from enginewright.report import tables
 from enginewright.report.verdict import sentence

@@ -13,7 +13,7 @@ from enginewright.core.facts import QUANTIZED
 from enginewright.core.params.measuring import EAGER
 from enginewright.core.text import KILOBYTE, MEGABYTE, figure, file_size, first_few
 from enginewright.measure.examples import EXAMPLES, Example, Examples
-from enginewright.measure.speed_records import ENGINE, Latency, baseline_title
+from enginewright.measure.records import ENGINE, Latency, baseline_title
 from enginewright.report.evidence import Background, Evidence, Findings, Simplified, known_p99
 from enginewright.report.page.charts import (
     Axes,

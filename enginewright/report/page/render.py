@@ -16,7 +16,7 @@ from markupsafe import Markup
 from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.templates import templates_in
 from enginewright.core.text import file_size
-from enginewright.measure.speed_records import RUNS_FOR_P99, baseline_title
+from enginewright.measure.records import RUNS_FOR_P99, baseline_title
 from enginewright.report import tables, where_time_goes
 from enginewright.report.evidence import Background, Findings
 from enginewright.report.metrics import batch_key, key_of

@@ -105,7 +105,7 @@ def test_the_fewest_that_help_are_kept(errors, kept):
 
 def test_what_is_asked_for_by_name_is_tried_and_must_be_possible():
     close = {(): 0.009, EQUALIZE: 0.005, ROUND: 0.004, BOTH: 0.003}
-    assert judged(close, named=True).record.kept == BOTH
+    assert judged(close, named=True)[0].kept == BOTH
     with pytest.raises(EnginewrightError, match=r"precisions\.int8\.rescue: equalize does not apply to this graph, in"):
         judged({(): 0.1, EQUALIZE: None}, named=True)
 
