@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from enginewright.cli.recipes import overlay
 from enginewright.core.facts import PrecisionName
 from enginewright.core.params.all import Params
+from enginewright.core.params.edit import overlay
 from enginewright.data.sample_set import Part, SampleSet, cut
 from enginewright.engine.build import EngineWork
 from enginewright.graph.as_written import GraphWork
@@ -62,7 +62,7 @@ def make_project(folder: Path) -> None:
     model, exported, simplified, calibrated, rescued, converted = (ARTIFACTS / name for name in places)
     given, converted = exported / "boxes.json", converted / PRECISION
     params = Params.read()
-    machine(params, *(*users, *records, ARTIFACTS / "code"))
+    machine(params, *(*users, *records, ARTIFACTS / "code", ARTIFACTS / "parameters"))
     samples(params, Path("data/images"), Path("data/texts"), task, **sets)
     weights(params, Path("data/weights"), Path("data/models"), training, model)
     export(params, model, validation, exported)

@@ -22,7 +22,7 @@ from zoo_models import Row
 
 if TYPE_CHECKING:
     from enginewright.core.facts import PrecisionName
-    from enginewright.precision.mixing.records import Mix, Way
+    from enginewright.precision.mixing.records import Assignment, Mix
 
 ROWS = peers.HERE.parent / "docs" / "results" / "mixes.jsonl"
 MODELS = ("mobilenet_v3_small", "vit", "squeezenet1_1", "resnet18")
@@ -68,15 +68,15 @@ def told(mix: "Mix") -> Row:
         "floating": mix.types[1],
         "parts": len(mix.blocks),
         "rival": mix.rival,
-        "mixed": None if mix.mixed is None else parts_by_float(mix.candidates[mix.mixed].way),
+        "mixed": None if mix.mixed is None else parts_by_float(mix.candidates[mix.mixed].assignment),
         "promised": mix.promised and mix.promised.model_dump(),
         "delivered": mix.delivered and mix.delivered.model_dump(),
         "is_mix": not mix.is_one,
     }
 
 
-def parts_by_float(way: "Way") -> dict[str, int]:
-    return {name: way.count(name) for name in way if name != "int8"}
+def parts_by_float(assignment: "Assignment") -> dict[str, int]:
+    return {name: assignment.count(name) for name in assignment if name != "int8"}
 
 
 def table(rows: list[Row]) -> str:

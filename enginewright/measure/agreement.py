@@ -1,6 +1,8 @@
 """Measure how far two sets of outputs differ and how well each does the task, and check that against thresholds."""
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from enginewright.data.errors import Values, blocks, cosines, errors_of_samples,
 from enginewright.data.feeds import Outputs
 from enginewright.measure.intervals import agreement_at, drop_at, samples_needed
 from enginewright.measure.records import Agreement, Errors, Interval, Result, Spread
-from enginewright.tasks.task import NONE, Task, Truth
+from enginewright.tasks.task import NONE, Places, Task, Truth
 
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
@@ -145,6 +147,33 @@ def agreement_of(
         samples=samples,
         needed=samples_needed(loss_at, 1 - limits.agreement, samples),
     )
+
+
+class Lost(NamedTuple):
+    same: NDArray[np.float64] | None  # by sample; None if answers of the task cannot be the same
+    drop: float | None  # of the metric; None if it cannot be measured
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Says what a task makes of outputs for some samples of a set, by their places in it."""
+
+    task: Task
+    truth: Truth | None
+    limits: Thresholds
+
+    def comparable(self, places: Places, expected: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+        return self.task.knowing(self.truth, places).comparable(expected, got)
+
+    def lost(self, places: Places, expected: Outputs, found: Iterable[Outputs]) -> list[Lost]:
+        """Return what each of these outputs has lost."""
+        task, exact = self.task.knowing(self.truth, places), metric_of(self.task, expected, self.truth, places)
+        better, lost = 1 if self.task.metrics[0].higher_is_better else -1, []
+        for outputs in found:
+            got = metric_of(self.task, outputs, self.truth, places)
+            drop = None if exact is None or got is None else better * (exact - got)
+            lost.append(Lost(task.agree(expected, outputs), drop))
+        return lost
 
 
 SHUFFLES = 19  # so that one in 20 models that guess is taken for one that knows

@@ -39,7 +39,7 @@ from enginewright.precision.rescue.records import (
     open_rescued,
     write_rounded,
 )
-from enginewright.precision.rescue.rescue import BATCH, Attempts, Trial, find_rescues
+from enginewright.precision.rescue.rescue import BATCH, Attempts, Confirmation, find_rescues
 from enginewright.precision.search.records import SEARCH, spared_layers
 
 
@@ -65,15 +65,15 @@ def rescue(
     with new_folder(rescued) as unfinished, scratch_folder() as scratch:
         attempts = Attempts(precision, keep, Dialect.read(dialect), samples, scratch)
         by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
-        trial = Trial(exact, samples, min(BATCH, params.calibration.batch))
-        found = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
-        found.record.write(unfinished / RESCUE)
-        if found.rescued.graph.parent == attempts.folder:
+        trial = Confirmation(exact, samples, min(BATCH, params.calibration.batch))
+        record, best = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
+        record.write(unfinished / RESCUE)
+        if best.graph.parent == attempts.folder:
             for file in attempts.folder.iterdir():
                 shutil.copyfile(file, unfinished / file.name)
-        if found.rescued.rounded:
-            write_rounded(found.rescued.rounded, unfinished)
-    print(f"{precision}: {found.record.in_words()}")
+        if best.rounded:
+            write_rounded(best.rounded, unfinished)
+    print(f"{precision}: {record.in_words()}")
 
 
 class Plan(NamedTuple):

@@ -19,6 +19,7 @@ from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import files_named_in, fingerprint, fingerprint_of_task
 from enginewright.pipeline.code import code_of_stages
+from enginewright.pipeline.parameters import write_parameters
 from enginewright.precision.dialect import dialect_of
 
 
@@ -34,6 +35,7 @@ def machine(
     tools: Path,
     task: Path,
     code: Path,
+    parameters: Path,
 ) -> None:
     """Write what timings, engines, quantized graphs, all graphs and single stages depend on, each to its own file."""
     require_new_enough()
@@ -51,6 +53,7 @@ def machine(
     judged_by = fingerprint_of_task(params.task) if is_own(params.task) else {}
     for stage, its_code in code_of_stages(runtimes, model, judged_by).items():
         its_code.write_if_new(code / f"{stage}.json")
+    write_parameters(params, parameters)
     print(described.in_words())
 
 

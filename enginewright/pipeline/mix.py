@@ -9,22 +9,23 @@ from enginewright.core.files import scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, Target
 from enginewright.engine.record import read_engine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
+from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import NOTHING, rewritten, types_to_mix
-from enginewright.precision.mixing.choice import choose
-from enginewright.precision.mixing.race import Maker, Races, for_compiler, is_searched, open_int8
-from enginewright.precision.mixing.records import Mix, in_words, ways_worth_trying
+from enginewright.precision.mixing.race import CandidateMaker, Races, choose, for_compiler, is_searched, open_int8
+from enginewright.precision.mixing.records import Mix, in_words
 from enginewright.precision.mixing.traces import (
-    Here,
+    Bench,
     layers_in_turns,
-    layers_on_way,
+    layers_of,
     median_times,
+    mixes_worth_trying,
     parts_of,
     read_traces,
     require_executed,
@@ -62,24 +63,25 @@ def mix(
     for name in types[:2]:
         require_executed(read_engine(engines / name), precision)
     this, known = Machine.read(machine), samples.manifest
-    here = Here(this, params.inference.on(this.cores), samples.tuned(build.profile), build.profile.batch.opt)
+    bench = Bench(this, params.inference.on(this.cores), samples.tuned(build.profile), build.profile.batch.opt)
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     tokenizer = samples.folder / TOKENIZER if known.text else None
     compiled_for, example = Target.read(target), samples.cycled(build.profile.batch.min)
 
     def build_mix(graph: Path, engine: Path) -> None:
-        build_engine(precision, graph, compiled_for, build, known, engine, how.scores, how.boxes, tokenizer, example)
+        described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
+        build_engine(described, compiled_for, build, engine)
 
-    given, spared = open_int8(converted / "int8", simplified, calibrated, rescued, samples)
+    given = open_int8(converted / "int8", simplified, calibrated, rescued, samples)
     with scratch_folder() as folder:
-        source = for_compiler(given, spared, samples, wanted, keep, folder)
+        source = for_compiler(given, samples, wanted, keep, folder)
         graph = load_graph(source.graph)
         parts = parts_of(graph, source)
-        elsewhere = read_traces(asked.traces, types, precision, parts.places, traces, here) if asked.traces else None
+        elsewhere = read_traces(asked.traces, types, precision, parts.places, traces, bench) if asked.traces else None
         types = elsewhere.types if elsewhere else types
         limits = params.precisions[precision].thresholds
-        checks = Checks(choose_in_graph(graph, in_graph), samples, task, limits)
-        maker = Maker(source, parts, in_graph, checks, build_mix)
+        checks = Checks(choose_in_graph(graph, in_graph), samples, Judge(task, samples.truth, limits))
+        maker = CandidateMaker(source, parts, in_graph, checks, build_mix)
         made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
         if "fp32" in types[2:]:
             exact = load_graph(simplified / "model.onnx")
@@ -88,16 +90,16 @@ def mix(
             made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):
-            traced = elsewhere or trace_in_turns(precision, pure, parts.places, here)
-        for number, way in enumerate(ways_worth_trying(median_times(traced.times))):
-            made.append(maker.make(way, folder / str(number)))
+            traced = elsewhere or trace_in_turns(precision, pure, parts.places, bench)
+        for number, assignment in enumerate(mixes_worth_trying(median_times(traced.times))):
+            made.append(maker.make(assignment, folder / str(number)))
         candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
-            races = None if asked.traces else Races(candidates, here)
+            races = None if asked.traces else Races(candidates, bench)
             if races and len(made) > len(types):
-                layers = layers_in_turns(candidates, here)
+                layers = layers_in_turns(candidates, bench)
             else:  # nothing is traced anew where there is no mix
-                layers = [layers_on_way(each.way, traced.times) for each in made]
+                layers = [layers_of(each.assignment, traced.times) for each in made]
             choice = choose(precision, types, made, layers, races, asked.seconds)
     keeps = {"int8": source.keep, "fp32": NOTHING, asked.floating: params.precisions[asked.floating].keep}
     answer = Mix(
@@ -105,7 +107,7 @@ def mix(
         types=traced.types,
         machine=traced.machine.in_words(),
         traces=asked.traces,
-        batch=here.batch,
+        batch=bench.batch,
         calibration=source.ranges.cache_sha256,
         model=source.ranges.model_sha256,
         blocks=parts.timed(median_times(traced.times)),

@@ -14,16 +14,16 @@ from enginewright.core.params.all import Params
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
+from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.answers import kept_answers
 from enginewright.precision.calibration.cache import Calibration, require_tensors
 from enginewright.precision.calibration.calibrate import ranges_by
-from enginewright.precision.cast import kept_nodes, require_kept_exist
+from enginewright.precision.cast import require_kept_exist
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import doubt_in_words, floats_in_words, left_in_floats, shares_of_work
 from enginewright.precision.in_dialect import (
     Ingredients,
     is_written_here,
-    nodes_in_floats,
     quantize_in_dialect,
     rewritten,
     value_ranges,
@@ -31,9 +31,10 @@ from enginewright.precision.in_dialect import (
 from enginewright.precision.placement import arithmetic_nodes
 from enginewright.precision.rescue.records import digest_of, digests_of, open_rescued
 from enginewright.precision.rescue.rescue import confirming
-from enginewright.precision.search.records import Layer, Search, in_words
+from enginewright.precision.search.checks import Checks
+from enginewright.precision.search.records import Search, SearchedLayer, in_words
 from enginewright.precision.search.search import Journal, find_spared
-from enginewright.precision.search.trials import OnCluster, Rounding, Trial
+from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
@@ -75,8 +76,9 @@ def search(
         work = shares_of_work(graph, layers, given.sample)
         there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
         convert = _converter(precision, given._replace(ranges=ranges), graph, rounding)
-        limits, answers = params.precisions[precision].thresholds, kept_answers(measured, samples)
-        trial = Trial(graph, rounding, convert, samples, task, limits, there, answers, held)
+        judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
+        checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there.exact if there else None)
+        trial = LayerTrial(checks, rounding, convert, there)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
@@ -86,9 +88,10 @@ def search(
         model=measured.model_sha256,
         rescue=digest_of(rescued),
         layers=tuple(
-            Layer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name)) for name in layers
+            SearchedLayer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
+            for name in layers
         ),
-        samples=(trial.chosen, trial.checked, len(held)),
+        samples=(checks.chosen, checks.checked, len(held)),
         path=answer.path,
         spared=answer.spared,
     )
@@ -113,12 +116,11 @@ def _without(
 
 def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
     """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
-    beyond = nodes_in_floats(precision, graph, given.ranges.amax, given.wanted)
-    kept = {*beyond, *kept_nodes(given.keep, graph), *given.spared}
+    kept = given.kept(precision, graph)
     require_tensors(given.ranges, tensors_in_int8(graph, kept, given.wanted.exact_sums))
     largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
     ranges, exact_sums = value_ranges(without, given.wanted), given.wanted.exact_sums
-    return Rounding(ranges, frozenset(kept), largest, given.rounded or {}, precision, exact_sums)
+    return Rounding(ranges, kept, largest, given.rounded or {}, precision, exact_sums)
 
 
 def _converter(

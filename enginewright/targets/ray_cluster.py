@@ -34,7 +34,7 @@ SECONDS_WITHOUT_HEAD = 30.0  # after 60, Ray ends this process
 @contextmanager
 def open_cluster() -> Iterator["RayCluster | None"]:
     """Connect to the cluster that params.yaml names, or yield None."""
-    params = ClusterParams.read_or_default()
+    params = ClusterParams.read()
     if params.address is None:
         yield None
         return

@@ -9,7 +9,7 @@ from enginewright.cli.commands.keep import RESCUED, SEARCHED, freeze_search
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.precision.rescue.records import RESCUE, Rescue
-from enginewright.precision.search.records import Layer, Search, Step
+from enginewright.precision.search.records import Search, SearchedLayer, Step
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def project(tmp_path, monkeypatch):
         used=0.5,
     )
     names = ("conv", "blocks.1/add", "head")
-    layers = tuple(Layer(name=name, op_type="Conv", work=0.1, loss=0.1) for name in names)
+    layers = tuple(SearchedLayer(name=name, op_type="Conv", work=0.1, loss=0.1) for name in names)
     found = Search(
         precision="int8",
         calibration="",

@@ -8,7 +8,7 @@ from enginewright.core.params.build import Profile, Range
 from enginewright.core.params.measuring import ValidationParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.graph.as_written import open_as_written, run_as_written, run_graph
@@ -46,7 +46,7 @@ def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_fac
             "profiles": ({"batch": Range(min=2, opt=2, max=2)},) if smallest < 2 else (),
         }
     )
-    build_engine("fp32", tiny_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    build_engine(DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, chosen.tensorrt), chosen, folder)
     with open_engine(folder, machine, inference) as opened:
         yield opened
 
@@ -141,7 +141,7 @@ def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines") / "fp32"
     sizes = {"height": Range(min=6, opt=8, max=12), "width": Range(min=8, opt=8, max=10)}
     chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=4, max=8), **sizes)})
-    build_engine("fp32", sized_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    build_engine(DescribedGraph("fp32", sized_onnx, manifest), target_of(machine, chosen.tensorrt), chosen, folder)
     with open_engine(folder, machine, inference) as opened:
         yield opened
 

@@ -7,14 +7,19 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import pytest
+from dvc.parsing import DataResolver
+from dvc.repo import Repo
 from ruamel.yaml import YAML
+from support.params import VALID
 from support.paths import ROOT
 from support.small_project import planned_stages
 
 from enginewright.core.params.all import Params, Section
 from enginewright.core.params.measuring import TimeoutParams
 from enginewright.core.params.precisions import MixParams, PrecisionParams, SearchParams
-from enginewright.pipeline import STAGES as PLACES
+from enginewright.core.params.section import PARAMS_FILE
+from enginewright.pipeline import STAGES as FILES
+from enginewright.pipeline.parameters import OF_PRECISION, OF_STAGE, complete_for_dvc, write_parameters
 
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
@@ -40,7 +45,7 @@ READERS = (
     "enginewright/cli/commands/reduce.py",
     "enginewright/cli/commands/upgrade.py",
     "enginewright/cli/machine_checks.py",
-    "enginewright/cli/recipes.py",
+    "enginewright/core/params/edit.py",
     "enginewright/nightly/night.py",
     "enginewright/pipeline/__main__.py",
     "enginewright/pipeline/stage.py",
@@ -101,7 +106,7 @@ BY_FILE = {name.partition("@")[0]: stage for name, stage in STAGES.items()}
 
 def functions_beside(stage):
     """Return the functions of the file that has a stage's function, by name."""
-    path = ROOT / "enginewright/pipeline" / f"{PLACES[stage]}.py"
+    path = ROOT / "enginewright/pipeline" / f"{FILES[stage]}.py"
     return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
@@ -120,8 +125,8 @@ def test_the_plan_is_short_enough_to_be_read():
 
 
 def test_every_stage_has_a_function_and_no_other_is_listed():
-    assert BY_FILE.keys() == PLACES.keys()
-    assert all(stage in functions_beside(stage) for stage in PLACES)
+    assert BY_FILE.keys() == FILES.keys()
+    assert all(stage in functions_beside(stage) for stage in FILES)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -139,13 +144,24 @@ def test_the_code_of_all_stages_is_written_by_the_stage_that_always_runs():
     assert STAGES["machine"].params == ()  # it reads all, whatever changed
 
 
+def of_parameters(name):
+    return f"{name.replace('@', '/') if name.partition('@')[0] in OF_PRECISION else name.partition('@')[0]}.json"
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_watches_its_own_parameters_alone(name):
+    watched = [path for path in STAGES[name].deps if path.startswith("artifacts/parameters")]
+    assert watched == ([] if name in ("machine", "gate") else [f"artifacts/parameters/{of_parameters(name)}"])
+
+
 # Paths.
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_every_watched_path_reaches_the_stage_as_an_argument(name):
     stage = STAGES[name]
-    for path in set(stage.watched) - {VERSIONS, f"artifacts/code/{name.partition('@')[0]}.json"}:
+    known = {VERSIONS, f"artifacts/code/{name.partition('@')[0]}.json", f"artifacts/parameters/{of_parameters(name)}"}
+    for path in set(stage.watched) - known:
         assert any(covers(path, given) for given in stage.paths), path
 
 
@@ -245,7 +261,8 @@ def section_at(place):
     return section
 
 
-PARAMS = read_yaml("params.yaml")
+PARAMS = VALID
+PLACES = OF_STAGE | OF_PRECISION
 
 
 def single(place):
@@ -268,7 +285,8 @@ def test_a_stage_lists_exactly_the_parameters_that_it_reads(name):
     read = {part for place in found for part in USED_PARTS.get((name, place), {place})}
     if name == "convert":
         read.add("precisions.${key}.from")  # dvc.yaml itself reads it, to choose the dependency
-    listed = {each for place in BY_FILE[name].params for each in single(place)}
+    places = (place.format(key="${key}", floating="${item.floating}") for place in PLACES.get(name, ()))
+    listed = {each for place in places for each in single(place)}
     assert listed == {each for place in read for each in single(place)}
 
 
@@ -307,7 +325,6 @@ def all_sections(base=Section):
 
 
 def test_params_yaml_is_read_by_the_runner_of_stages_and_by_commands_only():
-    """The other sections that are read by themselves change no result."""
     sections = {each.__name__ for each in all_sections()}
     found = {}
     for path in sorted((ROOT / "enginewright").rglob("*.py")):
@@ -315,7 +332,8 @@ def test_params_yaml_is_read_by_the_runner_of_stages_and_by_commands_only():
             match node:
                 case ast.Call(ast.Attribute(ast.Name(name), "read" | "read_at" | "read_for")) if name in sections:
                     found.setdefault(path.relative_to(ROOT).as_posix(), set()).add(name)
-    assert found == {name: {"Params"} for name in READERS}
+    where_work_is_done = {"enginewright/targets/ray_cluster.py": {"ClusterParams"}}  # which changes no result
+    assert found == {name: {"Params"} for name in READERS} | where_work_is_done
 
 
 def test_every_stage_but_the_gate_can_have_a_time_limit():
@@ -325,6 +343,59 @@ def test_every_stage_but_the_gate_can_have_a_time_limit():
 
 @pytest.mark.parametrize("section", PARAMS)
 def test_every_section_of_the_parameters_is_listed_by_a_stage(section):
-    listed = {place.partition(".")[0] for stage in STAGES.values() for place in stage.params}
+    listed = {place.partition(".")[0] for stage, places in PLACES.items() if stage != "report" for place in places}
     # machine reads the others, and the stages after it in machine.json and task.json; cluster and timeouts change none
     assert section in listed or section in ("runtime", "task", "cluster", "timeouts")
+
+
+def written_for(folder, text):
+    """Return what `machine` writes for a params.yaml with this text, by file."""
+    (folder / PARAMS_FILE).write_text(text)
+    write_parameters(Params.read(folder / PARAMS_FILE), folder / "made")
+    return {
+        path.relative_to(folder / "made").as_posix(): path.read_text() for path in (folder / "made").rglob("*.json")
+    }
+
+
+def test_what_is_left_out_and_what_is_given_as_it_is_by_default_are_the_same(tmp_path):
+    before = written_for(tmp_path, "{}")
+    assert {of_parameters(name) for name in STAGES} - {"gate.json", "machine.json"} <= {
+        *before, "mix/int8.json", "mix/fp16.json", "search/fp16.json", "rescue/fp16.json"
+    }  # fmt: skip
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*.json")}
+    assert written_for(tmp_path, "precisions: {fp32: , fp16: , bf16: , int8: {from: searched}}\n") == before
+    assert {path: path.stat().st_mtime_ns for path in times} == times, "nothing was written anew"
+    after = written_for(tmp_path, "precisions: {fp32: , fp16: , bf16: , int8: {thresholds: {cosine: 0.9}}}\n")
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"search/int8.json", "validate/int8.json", "report.json"}
+
+
+@pytest.mark.parametrize(
+    ("text", "added"),
+    [
+        ("runtime: auto  # mine\n", "precisions.fp32, precisions.fp16, precisions.bf16, precisions.int8, search.int8"),
+        ("precisions: {int8: , fp16: {from: simplified}}  # mine\n", "precisions.int8, search.int8"),
+        ("# mine\nprecisions: {fp32: {from: simplified}}\n", None),
+        (
+            "precisions:\n  best:\n  fp32: {from: simplified}\n  int8: {from: calibrated}  # mine\n",
+            "precisions.best, mix.best",
+        ),
+    ],
+)
+def test_what_dvc_reads_itself_is_written_into_a_short_file(tmp_path, text, added):
+    """With it, DVC knows all stages; before, it would fail, or leave out the search."""
+    file = tmp_path / PARAMS_FILE
+    file.write_text(text)
+    params = Params.read(file)
+    said = complete_for_dvc(params, file)
+    assert said == (added and f"{file}: wrote the defaults of {added}, which dvc.yaml reads from there")
+    assert Params.read(file) == params
+    assert complete_for_dvc(params, file) is None
+    assert "# mine" in file.read_text()
+    (tmp_path / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
+    plan = YAML(typ="safe").load(tmp_path / "dvc.yaml")
+    stages = DataResolver(Repo(str(tmp_path), uninitialized=True), str(tmp_path), plan).resolve()["stages"]
+    keys = {(group, key) for group, _, key in (name.partition("@") for name in stages)}
+    assert {key for group, key in keys if group == "convert"} == params.precisions.keys()
+    assert {key for group, key in keys if group == "search"} == params.search.keys()
+    assert {key for group, key in keys if group == "mix"} == params.mix.keys()

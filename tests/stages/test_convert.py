@@ -19,9 +19,9 @@ from enginewright.graph.onnx_file import count_nodes, load_graph
 from enginewright.pipeline.graphs import convert
 from enginewright.precision.calibration.cache import provided_provenance, write_cache
 from enginewright.precision.dialect import dialect_of
+from enginewright.precision.floats import OVERFLOWS
 from enginewright.precision.in_dialect import (
     NO_KERNEL,
-    OVERFLOWS,
     Ingredients,
     cast_in_dialect,
     quantize_in_dialect,

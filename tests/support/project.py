@@ -6,7 +6,7 @@ from pathlib import Path
 
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.this_machine import describe_machine
@@ -50,7 +50,7 @@ def let_make_run(root: Path, *programs: Path) -> None:
 def build_project(root: Path, runtime: str, onnx: Path, build: BuildParams, manifest: Manifest) -> Path:
     """Make such a folder with an engine that is built here for the runtime."""
     machine, engine = describe_machine(runtime), root / "engine"
-    build_engine("fp32", onnx, target_of(machine, build.tensorrt), build, manifest, engine)
+    build_engine(DescribedGraph("fp32", onnx, manifest), target_of(machine, build.tensorrt), build, engine)
     return make_project(root / "project", engine, onnx, machine)
 
 

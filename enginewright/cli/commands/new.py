@@ -16,9 +16,9 @@ from enginewright.cli.arguments import FILE, add_path
 from enginewright.cli.project.choices import Choices, Taken, take
 from enginewright.cli.project.layout import TAKEN_NAMES, Place, files_of, has_target, how_to_run, lines_of
 from enginewright.cli.project.preparation import Ask, told
-from enginewright.cli.recipes import edit_params, overlay
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder
+from enginewright.core.params.edit import edit_params, overlay
 from enginewright.core.process import start_dvc
 from enginewright.core.text import first_few, last_line
 from enginewright.core.version import require_new_enough, upgrade_hint

@@ -19,7 +19,7 @@ from enginewright.graph.onnx_file import fixed_batch
 from enginewright.precision.calibration.cache import TINY
 from enginewright.precision.calibration.histogram import Histogram, choose_amax
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import nodes_beyond_int8
+from enginewright.precision.floats import nodes_in_floats
 from enginewright.precision.write_int8 import Grid, Range, Writer, dtype_of, grid_of, grid_of_channels, names_of
 
 WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
@@ -57,7 +57,7 @@ def choose_ranges(
     channels = {
         name: each.channels for name, each in histograms.items() if wanted.by_channel and each.channels is not None
     }
-    beyond = nodes_beyond_int8(graph, ranges("max", histograms))
+    beyond = nodes_in_floats("int8", graph, ranges("max", histograms), wanted, wanted.rest)
     is_symmetric = wanted.compiler != "cpu"
     trial = Trial(graph, lowest, beyond, channels, is_symmetric, wanted.exact_sums)
     tried = [name for names in trial.groups for name in names]

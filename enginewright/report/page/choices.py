@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pandas as pd
 from markupsafe import Markup
 
-from enginewright.core.text import first_few
+from enginewright.core.text import counted, first_few
 from enginewright.precision.mixing.records import Candidate, Mix
 from enginewright.precision.rescue.records import Rescue, Tried, errors_in_words
-from enginewright.precision.search.records import Layer, Search, counted, in_words
+from enginewright.precision.search.records import Search, SearchedLayer, in_words
 from enginewright.report.page.charts import Figure, from_zero
 from enginewright.report.page.listing import Row, Table, bar, dot, draw_rows, of_frame, table
 from enginewright.report.where_time_goes import Times
@@ -41,33 +41,33 @@ def search_pictures(found: Search, times: Times | None) -> list[Figure]:
     ]
 
 
-def _worst_layers(found: Search) -> list[Layer]:
+def _worst_layers(found: Search) -> list[SearchedLayer]:
     """Return the measured layers that lose most, in the order of the graph."""
     measured = [layer for layer in found.layers if layer.loss is not None]
     worst = {layer.name for layer in sorted(measured, key=lambda each: -(each.loss or 0))[:MOST_LAYERS]}
     return [layer for layer in measured if layer.name in worst]
 
 
-def _losses(found: Search, layers: Sequence[Layer]) -> Markup:
+def _losses(found: Search, layers: Sequence[SearchedLayer]) -> Markup:
     rows = [_row(found, layer, 100 * (layer.loss or 0), f"{layer.loss:.2%}") for layer in layers]
     scale = from_zero(100 * (layer.loss or 0) for layer in layers)
     title = f"What {found.precision} costs each layer alone"
     return draw_rows("search-losses", title, rows, scale, "relative error of the outputs, %; spared layers in colour")
 
 
-def _work(found: Search, layers: Sequence[Layer]) -> Markup:
+def _work(found: Search, layers: Sequence[SearchedLayer]) -> Markup:
     rows = [_row(found, layer, 100 * layer.work, f"{layer.work:.1%}") for layer in layers]
     scale = from_zero(100 * layer.work for layer in layers)
     return draw_rows("search-work", "The work of each layer", rows, scale, "% of the work of all layers, as estimated")
 
 
-def _row(found: Search, layer: Layer, length: float, value: str) -> Row:
+def _row(found: Search, layer: SearchedLayer, length: float, value: str) -> Row:
     is_spared = layer.name in found.spared
     mark = bar(length, "strong" if is_spared else "faint", layer.op_type)
     return Row(layer.name, (mark,), value, "strong" if is_spared else "plain")
 
 
-def _times(found: Search, layers: Sequence[Layer], times: Times) -> Markup:
+def _times(found: Search, layers: Sequence[SearchedLayer], times: Times) -> Markup:
     """Draw how long each layer takes in floating point, and in what was searched unless it is spared."""
     rows = [_time_row(found, layer, times) for layer in layers]
     scale = from_zero(mark.end for row in rows for mark in row.marks)
@@ -76,7 +76,7 @@ def _times(found: Search, layers: Sequence[Layer], times: Times) -> Markup:
     return draw_rows("search-times", title, rows, scale, unit)
 
 
-def _time_row(found: Search, layer: Layer, times: Times) -> Row:
+def _time_row(found: Search, layer: SearchedLayer, times: Times) -> Row:
     is_spared = layer.name in found.spared
     look = "strong" if is_spared else "plain"
     floating, searched = times.floating.get(layer.name), times.searched.get(layer.name)
@@ -118,7 +118,7 @@ def _path(found: Search) -> Markup:
     answer = len(found.spared)
     rows = [
         Row(
-            f"{counted(step.spared)}, {step.work:.0%} of the work",
+            f"{counted(step.spared, 'layer')}, {step.work:.0%} of the work",
             (bar(100 * min(step.used, 2), "strong" if step.spared == answer else "faint"),),
             f"{step.used:.0%}",
             "strong" if step.spared == answer else "plain",
@@ -176,7 +176,7 @@ def candidates_table(mix: Mix) -> Table:
 
 def _mix_row(mix: Mix, number: int, candidate: Candidate) -> dict[str, str]:
     delivered = mix.delivered if number == mix.mixed else None
-    parts = {f"parts in {name}": f"{candidate.way.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]}
+    parts = {f"parts in {name}": f"{candidate.assignment.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]}
     return parts | {
         "promised by layer times": candidate.promised.in_figures(),
         "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
@@ -186,12 +186,12 @@ def _mix_row(mix: Mix, number: int, candidate: Candidate) -> dict[str, str]:
 
 
 def blocks_table(mix: Mix) -> Table:
-    way = mix.candidates[mix.mixed or 0].way  # the first is all in int8
+    assignment = mix.candidates[mix.mixed or 0].assignment  # the first is all in int8
     rows = [
         {"last node": block.last}
         | {f"ms in {name}": f"{block.milliseconds[name]:.3f}" for name in mix.types}
         | {"in the best mix": name}
-        for name, block in zip(way, mix.blocks, strict=True)
+        for name, block in zip(assignment, mix.blocks, strict=True)
     ]
     frame = pd.DataFrame(rows, index=pd.Index([block.first for block in mix.blocks], name="first node"))
     return of_frame("The parts of the graph, and the times of their layers", frame)

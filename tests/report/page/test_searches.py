@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from enginewright.engine.record import LayerTime
-from enginewright.precision.search.records import Layer, Search, Step
+from enginewright.precision.search.records import Search, SearchedLayer, Step
 from enginewright.report.evidence import Maker
 from enginewright.report.page.choices import describe_search, search_pictures
 from enginewright.report.where_time_goes import times_of
@@ -26,7 +26,7 @@ def found(*path, spared=()):
         for count, used in path
     )
     layers = tuple(
-        Layer(name=name, op_type="Conv", work=0.25, loss=loss)
+        SearchedLayer(name=name, op_type="Conv", work=0.25, loss=loss)
         for name, loss in zip("abcd", (0.3, 0.01, 0.2, None), strict=True)
     )
     return Search(
