@@ -6,7 +6,7 @@ from itertools import combinations
 from enginewright.engine.gpu.nvml import GpuConditions
 from enginewright.measure.race import EnginesRace, RacedPair
 from enginewright.measure.records import LAUNCHED, Interval, MachinePace, PeakMemory, Result
-from enginewright.report.summary import write_summary
+from enginewright.report.page.render import write_summary
 from enginewright.report.verdict import failures_of
 
 GPU = GpuConditions(

@@ -4,6 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
@@ -12,7 +13,6 @@ from enginewright.engine.record import EngineRecord
 from enginewright.engine.this_machine import describe_machine
 from enginewright.measure.changes import Measurement, Measurements, Verdict
 from enginewright.measure.records import Benchmark, Contention, Errors, Latency, MachinePace, Ratio, Spread, Validation
-from enginewright.model.records import PYTORCH
 from support.command import ROOT
 from support.results import accuracy, agreed
 

@@ -77,7 +77,8 @@ def _fleet() -> None:
 
 def _answer(measured: bytes) -> bytes:
     from enginewright.measure.changes import Measurements
-    from enginewright.targets.answer import Answer, Energy, Measured, Speed
+    from enginewright.measure.energy import Energy
+    from enginewright.targets.answer import Answer, Measured, Speed
 
     known = Measurements.model_validate_json(measured)
     speed = Speed(batch=8, requests=2, p50=0.001, p99=0.002, images_per_second=4000.0, slowest=0.003)

@@ -8,6 +8,8 @@ from pathlib import Path
 from enginewright.cli.arguments import FILE, add_path, number_above_zero
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import REPORTS, new_file
+from enginewright.core.params.all import Params
+from enginewright.model.user_code import users_code
 from enginewright.targets.answer import Answer
 from enginewright.targets.file import Fleet
 
@@ -57,8 +59,12 @@ def run(chosen: Namespace) -> int:
         if target is None:
             print(f"{chosen.file} has no target on the runner {chosen.label}, so there is nothing to answer")
             return 0
-        return 0 if answer_as(target) else FAILED
-    failed = [] if chosen.known else ask_fleet(asked)
+        params = Params.read()
+        return 0 if answer_as(target, params, users_code(params)) else FAILED
+    failed = []
+    if not chosen.known:
+        params = Params.read()
+        failed = ask_fleet(asked, params, users_code(params))
     models = known_answers(fleet)
     if not models and chosen.known and not (chosen.latency or chosen.budget):
         print("no target has answered yet")
@@ -79,7 +85,7 @@ def run(chosen: Namespace) -> int:
 
 def say_what_to_take(fleet: Fleet, models: dict[str, list[Answer]], chosen: Namespace) -> bool:
     """Name the choice for each model. Return False if there is one that nothing keeps the limits for."""
-    from enginewright.targets.run import choose, described, offers_of
+    from enginewright.targets.choice import choose, described, offers_of
 
     chose = True
     for title, answers in models.items():
