@@ -55,7 +55,7 @@ class Night(Record):
 # What is part of a setting also at its default: settings were written before these parameters had defaults.
 ALWAYS: dict[str, Any] = {
     "model": {"source", "arguments"},
-    "weights": True,
+    "weights": {"source": True, "training": {"size", "epochs", "batch", "learning_rate", "seed", "device"}},
     "samples": {
         **dict.fromkeys(("source", "seed", "validation", "training"), True),
         "preprocessing": {"resize", "crop", "interpolation", "mean", "std"},
