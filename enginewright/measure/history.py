@@ -52,6 +52,17 @@ class Night(Record):
         return geometric_mean(getattr(ratio, figure) for ratio in self.ratios if ratio.baseline == self.baseline)
 
 
+# What is part of a setting also at its default: settings were written before these parameters had defaults.
+ALWAYS: dict[str, Any] = {
+    "model": {"source", "arguments"},
+    "weights": {"source": True, "training": {"size", "epochs", "batch", "learning_rate", "seed", "device"}},
+    "samples": {
+        **dict.fromkeys(("source", "seed", "validation", "training"), True),
+        "preprocessing": {"resize", "crop", "interpolation", "mean", "std"},
+    },
+}
+
+
 class Setting(Record):
     """The machine, model and samples that nights must share to be compared with each other."""
 
@@ -64,13 +75,12 @@ class Setting(Record):
     @classmethod
     def of(cls, machine: Machine, params: Params) -> Self:
         """Make the setting without defaults, so that a parameter of a later version does not make another setting."""
-        asked = {"model", "task", "weights", "samples"}
-        chosen = params.model_dump(mode="json", exclude_defaults=True, include=asked)
-        given = {name: chosen.get(name, {}) for name in asked - {"task"}}
+        given = params.model_dump(mode="json", exclude_defaults=True, include={*ALWAYS, "task"})
+        given = _merged(params.model_dump(mode="json", include=ALWAYS), given)
         given["samples"].pop("calibration", None)
         return cls(
             machine=Identity.of(machine),
-            model=given["model"] | ({"task": chosen["task"]} if "task" in chosen else {}),
+            model=given["model"] | ({"task": given["task"]} if "task" in given else {}),
             weights=given["weights"],
             samples=given["samples"],
         )
@@ -86,6 +96,14 @@ class Setting(Record):
     def title(self) -> str:
         model = ", ".join(str(value) for value in self.model.values() if value)
         return f"{model} on {self.machine.device_name}, {self.machine.cores} cores, {self.machine.runtime}"
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return both, one level within the other."""
+    return one | {
+        name: _merged(one[name], value) if isinstance(value, dict) and isinstance(one.get(name), dict) else value
+        for name, value in other.items()
+    }
 
 
 class History:
