@@ -64,11 +64,13 @@ class Setting(Record):
     @classmethod
     def of(cls, machine: Machine, params: Params) -> Self:
         """Make the setting without defaults, so that a parameter of a later version does not make another setting."""
-        given = params.model_dump(mode="json", exclude_defaults=True, include={"model", "task", "weights", "samples"})
-        del given["samples"]["calibration"]
+        asked = {"model", "task", "weights", "samples"}
+        chosen = params.model_dump(mode="json", exclude_defaults=True, include=asked)
+        given = {name: chosen.get(name, {}) for name in asked - {"task"}}
+        given["samples"].pop("calibration", None)
         return cls(
             machine=Identity.of(machine),
-            model=given["model"] | ({"task": given["task"]} if "task" in given else {}),
+            model=given["model"] | ({"task": chosen["task"]} if "task" in chosen else {}),
             weights=given["weights"],
             samples=given["samples"],
         )

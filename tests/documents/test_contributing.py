@@ -18,12 +18,13 @@ import numpy as np
 from enginewright.engine.engine import open_engine
 from enginewright.precision.calibration.histogram import Histogram
 from enginewright.precision.calibration.histogram import choose_amax
+from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import CalibrationParams
 values = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
 values[0] = 50  # an outlier
 histogram = Histogram(2048)
 histogram.add(values)
-params = CalibrationParams.read().model_copy(update={"method": "sigma"})
+params = Params.read().calibration.model_copy(update={"method": "sigma"})
 CalibrationParams.model_validate(params.model_dump())
 assert 3.8 < choose_amax(histogram, params) < 4.4, choose_amax(histogram, params)
 """,
@@ -31,10 +32,10 @@ assert 3.8 < choose_amax(histogram, params) < 4.4, choose_amax(histogram, params
 import numpy as np, onnx, sys
 from pathlib import Path
 from onnx import numpy_helper
-from enginewright.core.params.precisions import PrecisionParams
+from enginewright.core.params.all import Params
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.quantization.weight_only import quantize_weights
-keep = PrecisionParams.read_for("w8").keep
+keep = Params.read().precisions["w8"].keep
 before = onnx.load(sys.argv[1])
 onnx.save(quantize_weights(onnx.load(sys.argv[1]), keep), "w8.onnx")
 after = onnx.load("w8.onnx")
@@ -49,7 +50,7 @@ assert 1e-5 < error < 0.02, error
     "runtime": """
 import numpy as np, sys
 from pathlib import Path
-from enginewright.core.params.build import BuildParams
+from enginewright.core.params.all import Params
 from enginewright.core.params.build import InferenceParams
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
@@ -58,7 +59,7 @@ from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.machine import target_of
 onnx, machine = Path(sys.argv[1]), describe_machine("onnx_reference")
-build = BuildParams.read()
+build = Params.read().build
 about = {"task": "classification", "source": "x", "inputs": ("input",), "preprocessing": None}
 manifest = Manifest(**about, class_names=(), samples=())
 inference = InferenceParams(threads=0, cuda_graph=False)
