@@ -52,7 +52,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         require_runs(source_model, samples.cycled(size), samples, scores, boxes)
     known = samples.manifest
     task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
-    in_graph = BoxesInGraph.of(task, {name: values.shape for name, values in wanted[0].items()})
+    in_graph = BoxesInGraph.model_validate(task.in_graph({name: values.shape for name, values in wanted[0].items()}))
     require_steady(source_model, checked, wanted)
     if profile.batch.min == 1:
         require_same_alone(source_model, checked[0], wanted[0], task, known.values)

@@ -15,7 +15,6 @@ from enginewright.model.records import Reference
 from enginewright.model.source_model import made_by, model_work, open_source_model
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
-from enginewright.tasks.detection import Detection
 
 BATCH = 32
 
@@ -30,8 +29,7 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
         outputs = run_all(run, samples, sizes.nearest(BATCH), whole, "reference", outputs=elsewhere)
     known, scores = samples.manifest, ModelParams.read().scores
     task = task_of(known.task, scores, known.class_names, BoxesParams.read(), known.preprocessing)
-    if isinstance(task, Detection) and task.chooses_in_graph:
-        outputs = task.choose(outputs)
+    outputs = task.as_engine(outputs)
     truth, everything = samples.truth, np.arange(len(samples))
     measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
     metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}

@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.params.model import CHOSEN_ALREADY, NO_SCORES, OF_QUERIES, BoxesParams
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.model import CHOSEN_ALREADY, CHOSEN_OUTPUTS, NO_SCORES, OF_QUERIES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.feeds import Outputs
-from enginewright.tasks.boxes import (
-    CHOSEN,
-    PAIRS,
-    Matches,
-    Rows,
-    find_boxes,
-    match_all,
-    mean_average_precision,
-    overlaps,
-)
+from enginewright.tasks.average_precision import Matches, match_all, mean_average_precision
+from enginewright.tasks.boxes import CHOSEN, PAIRS, Rows, find_boxes, overlaps
 from enginewright.tasks.classification import name_of
 from enginewright.tasks.task import Metric, Places, Shapes, Shown, Statistics, Task, Truth
 
@@ -27,7 +20,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SINGLES = ("yolov8", "yolov5", "end_to_end")  # forms of one output
-CHOSEN_OUTPUTS = ("boxes", "scores", "classes", "count")  # of an engine that chooses itself
 SAME_PLACE = 0.5  # the overlap from which on two boxes mean the same object
 STILL_SEEN = 0.5  # of a box's score that the other model's box needs to count as found
 MOST_AT_THE_END = 1000  # boxes of a model that selects them itself
@@ -79,10 +71,6 @@ class Detection(Task):
         if form == CHOSEN and self._how.chooses_in_graph:  # which decodes them, too
             unit = "pixels"
         return self._how.model_copy(update={"form": form, "unit": unit})
-
-    @property
-    def chooses_in_graph(self) -> bool:
-        return self._how.chooses_in_graph
 
     def _layouts(self, shapes: Shapes) -> list[Layout]:
         tables = {name: shape for name, shape in shapes.items() if len(shape) == 3}
@@ -195,9 +183,9 @@ class Detection(Task):
         )
 
     def _classes(self, layout: Layout, shapes: Shapes) -> object:
-        return None if layout.form in CHOSEN_ALREADY else self.counts(layout, shapes)[1]
+        return None if layout.form in CHOSEN_ALREADY else self._counts(layout, shapes)[1]
 
-    def counts(self, layout: Layout, shapes: Shapes) -> tuple[Any, Any]:
+    def _counts(self, layout: Layout, shapes: Shapes) -> tuple[Any, Any]:
         """Return how many boxes and classes the outputs of a form have that is not chosen."""
         _, rows, columns = shapes[layout.scores or layout.boxes]
         taken = {"yolov8": 4, "yolov5": 5, "detr": 1}.get(layout.form, 0)
@@ -212,10 +200,28 @@ class Detection(Task):
         how, arrays = self.settings(layout.form), [outputs[name] for name in layout.outputs]
         return (find_boxes(of_one, how, self.size) for of_one in zip(*arrays, strict=True))
 
-    def choose(self, outputs: Outputs) -> Outputs:
-        """Return the boxes of each sample as an engine does that chooses them itself: in rows of which the first ones
-        count, and the others are zero."""
-        if (found_in_each := self._found(outputs)) is None:
+    def in_graph(self, shapes: Shapes) -> dict[str, Any]:
+        """Return what model.boxes.nms asks for, with nothing left to find out. The size is that of the images, if boxes
+        are shares of them."""
+        if not self._how.chooses_in_graph or not (layout := self.layout(shapes)):
+            return {}
+        how = self.settings(layout.form)
+        if layout.form in CHOSEN_ALREADY:
+            raise EnginewrightError(
+                f"model.boxes.nms: the model chooses its boxes itself, in the form {layout.form}: set outside"
+            )
+        boxes, classes = self._counts(layout, shapes)
+        if boxes * classes < how.most:
+            raise EnginewrightError(
+                f"model.boxes.most: is {how.most}, and the model has {boxes} boxes of {classes} classes: set it to "
+                f"{boxes * classes} at most"
+            )
+        size = self.size if how.unit == "shares" else None
+        return {"outputs": layout.outputs, "how": how, "classes": classes, "size": size}
+
+    def as_engine(self, outputs: Outputs) -> Outputs:
+        """Return the boxes of each sample in rows of which the first ones count, and the others are zero."""
+        if not self._how.chooses_in_graph or (found_in_each := self._found(outputs)) is None:
             return outputs  # of which the stage export says what they lack
         chosen = np.zeros((len(next(iter(outputs.values()))), self._how.most, 6), np.float32)
         counts = np.zeros((len(chosen), 1), np.float32)

@@ -98,6 +98,14 @@ class Task(Protocol):
         """Return both outputs so that errors between them can be measured number by number."""
         return wanted, got
 
+    def in_graph(self, shapes: Shapes) -> dict[str, Any]:
+        """Return what a graph needs to choose among the answers itself, or nothing if it does not."""
+        return {}
+
+    def as_engine(self, outputs: Outputs) -> Outputs:
+        """Return outputs of the model as those of an engine that chooses among the answers itself, if it does."""
+        return outputs
+
     def leads_kept(self, wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
         """Return for each sample how much of the lead of PyTorch's answer over the next best is left, if it has one."""
         return NONE

@@ -8,7 +8,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from enginewright.core.facts import COUNTED, CROWD, IGNORED_BOX, NO_CLASS
-from enginewright.tasks.boxes import match_all, mean_average_precision
+from enginewright.tasks.average_precision import match_all, mean_average_precision
 
 ALL, HALF = slice(None), slice(1)
 BEYOND_EVERY_SIZE = 1e11  # an area by which COCO ignores a box
