@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from enginewright.core.facts import ChosenTask, is_own
+from enginewright.core.facts import is_own
 from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ONNXRUNTIME
 from enginewright.core.user_files import (
@@ -20,6 +20,7 @@ from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import files_named_in, fingerprint, fingerprint_of_task
 from enginewright.pipeline.code import code_of_stages
 from enginewright.precision.dialect import dialect_of
+from enginewright.tasks.choose import known_of
 
 
 def machine(
@@ -44,7 +45,7 @@ def machine(
     varies = not all(sizes.fixed for sizes in params.build.profile.ranges.values())
     dialect_of(described.runtime, described.device, described.capability, varies).write_if_new(dialect)
     describe_tools().write_if_new(tools)
-    ChosenTask(task=params.task).write_if_new(task)
+    known_of(params.task).write_if_new(task)
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
     users = params.model
     model = fingerprint(users.source) | files_named_in(users.arguments) if users.is_factory else {}

@@ -4,30 +4,29 @@ from pathlib import Path
 
 import numpy as np
 
-from enginewright.core.facts import RANKING, ChosenTask
+from enginewright.core.facts import Known
 from enginewright.core.params.samples import SamplesParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
-from enginewright.data.sources.truth import Known
 from enginewright.data.splits import shared_images, split, write_split
 from enginewright.targets.ray_cluster import open_cluster
 
 
 def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path) -> None:
     """Write the training, calibration and validation splits."""
-    params, chosen = SamplesParams.read(), ChosenTask.read(task).task
-    source = open_source(params, data, chosen, texts)
+    params, known = SamplesParams.read(), Known.read(task)
+    source = open_source(params, data, known, texts)
     folders = {"training": training, "calibration": calibration, "validation": validation}
     divided = split(len(source), params, source.truths)
     with open_cluster() as cluster:
         manifests = {
-            name: write_split(source, indices, params, folders[name], chosen, cluster)
+            name: write_split(source, indices, params, folders[name], known.task, cluster)
             for name, indices in divided.items()
         }
     for name, indices in divided.items():
         truth = SampleSet(folders[name], manifests[name]).truth
-        is_known = truth is not None and not (chosen == RANKING and np.isnan(truth).any())
-        labels = "" if is_known else f", without {Known(chosen).array}"
+        is_known = truth is not None and not (known.questions and np.isnan(truth).any())
+        labels = "" if is_known else f", without {known.array}"
         text = manifests[name].text
         cut = f", {text.cut} longer than {text.how.longest} tokens, and cut" if text and text.cut else ""
         print(f"{name}: {len(indices)} of {len(source)} {manifests[name].kind} from {params.source}{labels}{cut}")

@@ -6,7 +6,7 @@ from typing import Literal
 from enginewright.bundle.gate import Passed
 from enginewright.bundle.sbom import DATA, LICENCE, WEIGHTS, about_model, licence_of, terms_of
 from enginewright.bundle.triton import holds_sizes, is_served
-from enginewright.core.facts import CLASSIFICATION, DETECTION, RANKING, RUNTIMES
+from enginewright.core.facts import CLASSIFICATION, RUNTIMES
 from enginewright.core.params.all import Params
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import counted
@@ -18,8 +18,9 @@ from enginewright.engine.this_machine import INSTRUCTION_SETS
 from enginewright.graph.files import data_of
 from enginewright.measure.speed_records import ENGINE, RUNS_FOR_P99
 from enginewright.tasks.boxes import DISTINCT, PAIRS
-from enginewright.tasks.choose import task_of
+from enginewright.tasks.choose import class_of, task_of
 from enginewright.tasks.detection import Detection
+from enginewright.tasks.task import Task
 
 MEASURED_BY = {
     "openvino": "OpenVINO's own tool", "onnxruntime": "a bare loop",
@@ -30,7 +31,6 @@ EXAMPLE_NEEDS = {"classes": ("pillow",), "boxes": ("pillow",), "texts": ("tokeni
 SHOWN = 16  # values of each output that an example for arrays prints
 CPP_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
 ENGINE_FILES = {"openvino": "engine.blob", "onnxruntime": "engine.onnx", "tensorrt": "engine.plan"}
-PROGRAMS = {CLASSIFICATION: "classify", DETECTION: "detect", "embedding": "embed", RANKING: "rank"}
 CPP_TRIED = {
     "openvino": "It was compiled and run with the headers and libraries that OpenVINO's Python package has",
     "onnxruntime": "It was compiled with stand-ins for ONNX Runtime's headers, and never run",
@@ -152,7 +152,7 @@ def example_facts(record: EngineRecord, kind: Example) -> dict[str, object]:
         "input_types": [CPP_TYPES[spec.dtype] for spec in inputs],
         "types": [CPP_TYPES.get(spec.dtype) for spec in outputs],
         "image_size": how.crop if how else None,
-        "program": PROGRAMS.get(record.task, "answer") if kind != "arrays" else "answer",
+        "program": class_of(record.task).program if kind != "arrays" else Task.program,
         "shown": SHOWN,
         "pairs": PAIRS,
         "distinct": DISTINCT,

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Self, TypeGuard
 
-from enginewright.core.facts import RUNTIMES
+from enginewright.core.facts import RUNTIMES, TASKS
 from enginewright.core.files import Record, new_file, sha256
 
 # Read what a file of Python code imports, and a digest of what it does.
@@ -167,6 +167,8 @@ class Modules:
     def _imports_of(self, module: str) -> set[str]:
         if module not in self._imports:
             imports = self._sources.read(self._files[module]).imports
+            if module == TASK:  # which imports them by these names
+                imports = [*imports, *(task.replace(":", ".") for task in TASKS.values())]
             # Importing a.b.c runs a and a.b, too.
             named = {name for each in (module, *imports) for name in accumulate(each.split("."), "{}.{}".format)}
             self._imports[module] = named & self._files.keys()  # `from a import b` may name a function of a

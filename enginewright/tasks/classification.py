@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import LABELLED
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import counted
 from enginewright.data.feeds import Outputs
@@ -20,6 +21,7 @@ TINY = 1e-12
 class Classification(OneOutput):
     agreement = "top-1 agreement"
     lacking = "no labels or no scores"
+    known, program = LABELLED, "classify"
 
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
         super().__init__(output, class_names)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import Known
 from enginewright.core.params.model import CHOSEN_ALREADY, CHOSEN_OUTPUTS, NO_SCORES, OF_QUERIES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.feeds import Outputs
@@ -45,6 +46,8 @@ class Detection(Task):
     )
     agreement, answers = "box agreement", "the boxes of "
     lacking = "no boxes are known, or no output has them"
+    known = Known(array="boxes", words="rows of boxes", types="iuf", axes=(3,))
+    program = "detect"
 
     def __init__(
         self,
@@ -55,6 +58,16 @@ class Detection(Task):
     ) -> None:
         """`size` is the height and width of the model's input, if it takes images."""
         self._asked, self._names, self._how, self.size = output, class_names, how or BoxesParams(), size
+
+    @classmethod
+    def made(
+        cls,
+        output: str | None,
+        class_names: Sequence[str],
+        boxes: BoxesParams | None,
+        preprocessing: Preprocessing | None,
+    ) -> Self:
+        return cls(output, class_names, boxes, preprocessing.crop if preprocessing else None)
 
     def reads(self, shapes: Shapes) -> str | None:
         found = self.layout(shapes)

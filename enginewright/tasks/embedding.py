@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import Known
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, finite
 
@@ -46,6 +47,8 @@ class Embedding(OneOutput):
     metrics = (SPEARMAN,)
     agreement, answers, in_pairs = f"recall@{NEIGHBOURS} of PyTorch's neighbours", "the nearest neighbours of ", True
     lacking = "no pairs with scores, or no output with a vector"
+    known = Known(array="scores", words="a score", types="iuf", axes=(1,), column="score", pairs=True)
+    program = "embed"
 
     def candidates(self, shapes: Shapes) -> list[str]:
         return [name for name, shape in shapes.items() if len(shape) == 2 and shape[1] != 1]

@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import Known
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.embedding import SPEARMAN
 from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, finite, mean
@@ -28,6 +29,8 @@ class Ranking(OneOutput):
     metrics = (Metric(SPEARMAN.name, _spearman, unit=""), Metric(f"nDCG@{BEST}", mean, unit=""))
     agreement, answers, in_pairs = "order agreement", "the pairs of ", True
     lacking = "no targets, none that differ, or no output with one score"
+    known = Known(array="targets", words="a target", types="iuf", axes=(1, 2), column="target", questions=True)
+    program, best_first = "rank", True
     _questions: NDArray[np.int64] | None = None  # of the samples that are compared
 
     def candidates(self, shapes: Shapes) -> list[str]:

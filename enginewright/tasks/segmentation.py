@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import IGNORED, Known
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.classification import name_of
@@ -14,7 +15,6 @@ from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, St
 if TYPE_CHECKING:
     from PIL import Image
 
-IGNORED = 255  # in a mask: pixels that do not count
 UNSEEN = -1  # the class of pixels of an image that the model does not see
 Maps = NDArray[np.int64]  # the class of each pixel
 
@@ -31,6 +31,7 @@ class Segmentation(OneOutput):
     metrics = (Metric("mIoU", _mean_iou),)
     agreement, answers = "pixel agreement", "the pixels of "
     lacking = "no masks or no scores"
+    known = Known(array="masks", words="a mask of class numbers", types="iu", axes=(3,), column="mask")
 
     def candidates(self, shapes: Shapes) -> list[str]:
         """Return the outputs of pictures with a channel for each class."""

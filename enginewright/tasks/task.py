@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.params.model import NO_SCORES
+from enginewright.core.facts import Known
+from enginewright.core.params.model import NO_SCORES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import figure
 from enginewright.data.feeds import Outputs
@@ -69,8 +70,22 @@ class Task(Protocol):
     together: NDArray[np.int64] | None = None  # a number for each sample: answers to those of one depend on each other
     in_pairs: bool = False  # whether an answer is compared with that of each other sample
     lacking: str  # why metrics could not be measured, such as "no labels"
+    known: Known = Known(labels=True)
+    program: str = "answer"  # the name of the example in a bundle
+    best_first: bool = False  # whether answers are shown in their order, those to each question
 
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None: ...
+
+    @classmethod
+    def made(
+        cls,
+        output: str | None,
+        class_names: Sequence[str],
+        boxes: BoxesParams | None,
+        preprocessing: Preprocessing | None,
+    ) -> Self:
+        """Return the task with what else params.yaml says of it: how boxes are read, and how images are prepared."""
+        return cls(output, class_names)
 
     def reads(self, shapes: Shapes) -> str | None:
         """Return the output that the task reads, or None if there is none or it is not clear which."""

@@ -8,7 +8,7 @@ from support.paths import ROOT
 
 from enginewright.cli.recipes import apply_recipe
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import ChosenTask
+from enginewright.core.facts import LABELLED
 from enginewright.data.sample_set import SampleSet, input_file
 from enginewright.data.sources import open_source
 from enginewright.data.sources.truth import ranked
@@ -122,7 +122,7 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     recipe = Path("recipe.yaml")
     recipe.write_text("samples: {source: data/pets, validation: 2, training: 0, calibration: 2}\nweights: {source: x}")
     apply_recipe(recipe)
-    ChosenTask(task="classification").write(Path("task.json"))
+    LABELLED.write(Path("task.json"))
     stage(
         Path("data"),
         Path("data/texts"),

@@ -76,6 +76,11 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
         ("enginewright/report/page/page.html", add("<p>more</p>"), {"report"}),
         ("enginewright/precision/calibration/histogram.py", CODE, {"calibrate", "rescue", "search"}),
         ("enginewright/precision/calibration/histogram.py", CODE, {"calibrate", "rescue", "search", "report"}),
+        (
+            "enginewright/tasks/regression.py",
+            CODE,
+            {"weights", "export", "reference", "search", "mix", "validate", "machine"},
+        ),
         ("enginewright/precision/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
         ("enginewright/core/params/model.py", CODE, {"weights", "machine", "report"}),
         ("enginewright/core/params/measuring.py", CODE, {"benchmark", "race", "trace", "mix", "machine", "report"}),
@@ -115,7 +120,7 @@ def test_the_users_model_counts_where_it_is_run(copy):
 def test_the_users_task_counts_where_answers_are_judged(copy):
     before, after = (code_of_stages(OPENVINO, {}, task, copy) for task in ({}, {"signs.py": "a hash"}))
     changed = {stage for stage in ALL if before[stage] != after[stage]}
-    assert changed == {"weights", "export", "reference", "search", "mix", "validate"}
+    assert changed == {"weights", "export", "reference", "search", "mix", "validate", "machine"}
 
 
 @pytest.mark.parametrize("damaged", ["no json", '{"format": 1, "files": 3}'])
@@ -161,7 +166,7 @@ def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
         "enginewright/core/version.py": {"the root package"},  # its number, which changes no result
         "enginewright/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
         "enginewright/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists
-        "enginewright/tasks/choose.py": {"import_module"},  # the user's task, whose files StageCode.task lists
+        "enginewright/tasks/choose.py": {"import_module"},  # of TASKS, or the user's, whose files StageCode.task lists
         "stages/__main__.py": {"import_module"},  # the stage itself
     }
 

@@ -16,11 +16,11 @@ from support.texts import texts, write_tokenizer
 
 from enginewright.cli.commands.infer import infer
 from enginewright.cli.recipes import apply_recipe
-from enginewright.core.facts import ChosenTask
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import Manifest
 from enginewright.measure.accuracy_records import Validation
 from enginewright.model.records import Export, Reference
+from enginewright.tasks.choose import known_of
 from recipes import regressor, scenes
 
 STAGES = ("samples", "weights", "export", "reference")
@@ -39,7 +39,7 @@ def lay_over(recipe, changes):
     apply_recipe(ROOT / "recipes" / f"{recipe}.yaml")
     Path("smaller.yaml").write_text(changes)
     apply_recipe(Path("smaller.yaml"))
-    ChosenTask(task=Params.read().task).write(Path("artifacts/task.json"))
+    known_of(Params.read().task).write(Path("artifacts/task.json"))
 
 
 def photos(folder, count):

@@ -13,20 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.errors import UNREADABLE, EnginewrightError
-from enginewright.core.facts import RANKING
+from enginewright.core.facts import Known
 from enginewright.core.text import is_unicode
 from enginewright.core.user_files import lies_in
 from enginewright.data.sample_set import Sample
 from enginewright.data.sources.files import Classes, ImageFiles, class_each
-from enginewright.data.sources.truth import LABELLED, QUESTIONS, Known, Masks, Numbers, Truths, ranked
+from enginewright.data.sources.truth import QUESTIONS, Masks, Numbers, Truths, ranked, truths_of
 
-# What is known of an image, if not its label.
-COLUMN = {"segmentation": "mask", "regression": "target", RANKING: "target"}
 Row = tuple[int, list[str]]  # the number of the line, and its cells
 
 
-def open_table(table: Path, data: Path, listed: Classes | None, known: Known = LABELLED) -> ImageFiles:
-    column = COLUMN.get(known.task, "label")
+def open_table(table: Path, data: Path, listed: Classes | None, known: Known) -> ImageFiles:
+    column = "label" if known.pairs else known.column  # of pairs of images, no table tells
     header, rows = _read(table, column)
     files = [_file(table, line, cells[0], data) for line, cells in rows]
     _refuse_duplicates(table, rows, files)
@@ -43,7 +41,7 @@ def _truths(table: Path, rows: list[Row], column: str, data: Path, known: Known)
     if column == "mask":
         return Masks([_file(table, line, cells[1], data) for line, cells in rows], known.ignore)
     numbers = np.array([[_number(table, line, cell) for cell in cells[1:]] for line, cells in rows])
-    return ranked(numbers, None) if known.task == RANKING else Numbers(numbers)
+    return ranked(numbers, None) if known.questions else Numbers(numbers)
 
 
 def _number(table: Path, line: int, cell: str) -> float:
@@ -102,7 +100,6 @@ def _mistake(table: Path, line: int, what: str) -> EnginewrightError:
 # they are; in other tasks they are one input, as a reranker reads a question and an answer.
 
 ONE, TWO = ("text",), ("text_a", "text_b")
-KNOWN = {"classification": "label", "regression": "target", RANKING: "target", "embedding": "score"}
 QUESTION = "question"  # the column that says which rows are answers to one question
 SUFFIXES = (".csv", ".jsonl", ".txt")
 TextRow = tuple[int, Mapping[str, Any]]  # the number of the line, and what stands there by column
@@ -147,7 +144,7 @@ class Texts:
         ]
 
 
-def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known = LABELLED) -> Texts:
+def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known) -> Texts:
     columns, rows = read_rows(path)
     used = TWO if TWO[0] in columns else ONE
     if missing := [column for column in used if column not in columns]:
@@ -155,9 +152,9 @@ def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known
             f"samples.source: {path} has {', '.join(columns) or 'nothing'}, and needs a column text, or the two text_a "
             f"and text_b; {missing[0]} is missing"
         )
-    paired = used == TWO and known.task == "embedding"
+    paired = used == TWO and known.pairs
     texts = [tuple(text_in(path, row, column) for column in used) for row in rows]
-    column = KNOWN.get(known.task)
+    column = known.column
     if paired and column not in columns:
         raise EnginewrightError(
             f"samples.source: {path} has pairs of texts, and needs a column score that says how alike"
@@ -165,16 +162,16 @@ def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known
     has_labels = known.labels and "label" in columns
     written = [_cell(path, row, "label") for row in rows] if has_labels else None
     classes = class_each(written, listed, lambda index: f"{path}, line {rows[index][0]},")
-    questions = _questions(path, columns, rows, texts) if known.task == RANKING else {}
+    questions = _questions(path, columns, rows, texts) if known.questions else {}
     truths = None
     if column in ("target", "score") and column in columns and (paired or column == "target"):
         numbers = [_numbers(path, row, column) for row in rows]
         if odd := [row[0] for row, each in zip(rows, numbers, strict=True) if len(each) != len(numbers[0])]:
             raise _bad_row(str(path), odd[0], f"has another number of {column}s than line {rows[0][0]}")
         values = np.array(numbers)
-        truths = known.truths(path, {known.array: values[:, 0] if paired else values} | questions, len(rows))
+        truths = truths_of(known, path, {known.array: values[:, 0] if paired else values} | questions, len(rows))
     elif questions:
-        truths = known.truths(path, questions, len(rows))
+        truths = truths_of(known, path, questions, len(rows))
     return Texts(path.name, tokenizer, texts, *classes, truths=truths, paired=paired)
 
 

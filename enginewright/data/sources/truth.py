@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import CLASSIFICATION, COLUMNS, COUNTED, DETECTION, IGNORED_BOX, NO_CLASS, RANKING, is_own
+from enginewright.core.facts import COLUMNS, COUNTED, IGNORED, IGNORED_BOX, LABELLED, NO_CLASS, Known
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import first_few
 from enginewright.data.preprocessing import pixels_of, place
@@ -100,7 +100,6 @@ def require_boxes(path: Path, rows: Sequence[Rows], names: Sequence[str]) -> Non
 
 
 QUESTIONS = "questions"  # the array that says which samples are answers to one question
-IGNORED = 255  # in written masks: pixels that do not count
 Mask = NDArray[np.uint8]
 
 
@@ -114,66 +113,30 @@ class Truths(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Known:
-    """Name what a task wants to be known of samples, and how that is written in a file of arrays."""
-
-    task: str = CLASSIFICATION
-    ignore: int = IGNORED
-
-    @property
-    def array(self) -> str:
-        names = {
-            CLASSIFICATION: "labels",
-            DETECTION: "boxes",
-            "segmentation": "masks",
-            "embedding": "scores",
-            "regression": "targets",
-            RANKING: "targets",
-        }
-        return names.get(self.task, "truth")
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        return (self.array, QUESTIONS) if self.task == RANKING else (self.array,)
-
-    @property
-    def labels(self) -> bool:
-        """Tell whether labels are wanted. The folders of a data set for classification serve other tasks as well."""
-        return self.task == CLASSIFICATION or is_own(self.task)
-
-    def truths(self, path: Path, arrays: Mapping[str, NDArray[np.generic]], count: int) -> "Truths | None":
-        """Return the array that is no labels, or None if there is none."""
-        questions = arrays.get(QUESTIONS) if self.task == RANKING else None
-        if questions is not None and (questions.shape != (count,) or questions.dtype.kind not in "iuU"):
-            raise EnginewrightError(
-                f"samples.source: {QUESTIONS} of {path} is {questions.dtype} of shape {questions.shape}; it needs a "
-                f"whole number or a name for each of {count} samples"
-            )
-        if self.task == CLASSIFICATION or (found := arrays.get(self.array)) is None:
-            return None if questions is None else ranked(None, questions)
-        wanted = {
-            DETECTION: ("iuf", (3,)),
-            "segmentation": ("iu", (3,)),
-            "embedding": ("iuf", (1,)),
-            "regression": ("iuf", (1, 2)),
-            RANKING: ("iuf", (1, 2)),
-        }
-        kinds, axes = wanted.get(self.task, ("biuf", range(1, 9)))
-        if len(found) != count or found.dtype.kind not in kinds or found.ndim not in axes or 0 in found.shape:
-            raise EnginewrightError(
-                f"samples.source: {self.array} of {path} is {found.dtype} of shape {found.shape}; task {self.task} "
-                f"needs {WORDS.get(self.task, 'numbers')} for each of {count} samples"
-            )
-        if self.task == "segmentation":
-            return Masks(found, self.ignore)
-        if self.task == DETECTION:
-            return boxes_of_array(path, found)
-        rows = found.astype(np.float64) if self.task in WORDS else found
-        if not np.isfinite(rows).all():
-            raise EnginewrightError(f"samples.source: {self.array} of {path} holds NaN or infinity")
-        numbers = rows.reshape(count, -1) if self.array == "targets" else rows
-        return ranked(numbers, questions) if self.task == RANKING else Numbers(numbers)
+def truths_of(known: Known, path: Path, arrays: Mapping[str, NDArray[np.generic]], count: int) -> Truths | None:
+    """Return what a file of arrays says beside labels, or None if it says nothing."""
+    questions = arrays.get(QUESTIONS) if known.questions else None
+    if questions is not None and (questions.shape != (count,) or questions.dtype.kind not in "iuU"):
+        raise EnginewrightError(
+            f"samples.source: {QUESTIONS} of {path} is {questions.dtype} of shape {questions.shape}; it needs a "
+            f"whole number or a name for each of {count} samples"
+        )
+    if known.array == LABELLED.array or (found := arrays.get(known.array)) is None:
+        return None if questions is None else ranked(None, questions)
+    if len(found) != count or found.dtype.kind not in known.types or found.ndim not in known.axes or 0 in found.shape:
+        raise EnginewrightError(
+            f"samples.source: {known.array} of {path} is {found.dtype} of shape {found.shape}; task {known.task} "
+            f"needs {known.words} for each of {count} samples"
+        )
+    if known.array == "masks":
+        return Masks(found, known.ignore)
+    if known.array == "boxes":
+        return boxes_of_array(path, found)
+    rows = found if known.labels else found.astype(np.float64)
+    if not np.isfinite(rows).all():
+        raise EnginewrightError(f"samples.source: {known.array} of {path} holds NaN or infinity")
+    numbers = rows.reshape(count, -1) if known.array == "targets" else rows
+    return ranked(numbers, questions) if known.questions else Numbers(numbers)
 
 
 def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
@@ -189,16 +152,6 @@ def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
             if why := wrong_box((left, top, right - left, bottom - top)):
                 raise EnginewrightError(f"samples.source: image {index} of {path} {why}")
     return Boxes(kept, lambda index, row: f"image {index} of {path}, box {row},")
-
-
-WORDS = {
-    DETECTION: "rows of boxes",
-    "segmentation": "a mask of class numbers",
-    "embedding": "a score",
-    "regression": "one or more targets",
-    RANKING: "a target",
-}
-LABELLED = Known()
 
 
 @dataclass(frozen=True)
