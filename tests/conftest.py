@@ -26,6 +26,8 @@ from enginewright.graph.onnx_file import save_graph
 from enginewright.precision.calibration import answers
 from enginewright.precision.search import search as journal
 
+pytest_plugins = ("support.runs",)
+
 CLASSES = 16
 SIZE = 8
 SLOWEST = (

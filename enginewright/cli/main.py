@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, NoReturn
 
 from enginewright import __version__
@@ -20,16 +20,16 @@ INTERRUPTED = 130
 EXTRAS = {"PIL": "images", "tokenizers": "text"}  # which brings a package, where the whole pipeline is not needed
 FIRST_STEPS = """\
 in the usual order:
-  enginewright new                                   lay it out in your repository
+  enginewright new                                   lay it out in yours
   enginewright doctor                                can this machine run it?
-  dvc repro                                      run it
+  dvc repro                                          run it
   enginewright inspect artifacts/engines/int8        what was built
   enginewright infer artifacts/engines/int8 cat.jpg  what it sees in a picture
   enginewright compare HEAD~1 reports                is it worse than before?
   enginewright bundle int8                           a folder to deploy
   enginewright fleet                                 the same on other machines
   enginewright keep int8                             search no more
-  enginewright reduce int8                           what its compiler gets wrong
+  enginewright reduce int8                           what it gets wrong
   enginewright refit ENGINE ONNX --out FOLDER        other weights for TensorRT
   enginewright upgrade                               follow a newer version
 
@@ -107,7 +107,7 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
-def build_parser(whole: Sequence[str]) -> ArgumentParser:
+def build_parser(whole: Collection[str] = COMMANDS.keys()) -> ArgumentParser:
     """Return a parser that knows all commands by name, and the arguments of these."""
     parser = ArgumentParser(
         prog="enginewright", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter

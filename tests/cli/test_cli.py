@@ -225,8 +225,8 @@ def test_a_closed_pipe_is_no_error(built):
     assert (done.stdout, done.stderr) == ("{0\n", "")
 
 
-def test_help_and_completion_load_no_packages():
-    program = "import sys, enginewright.cli.main as cli; cli.build_parser(); print(*sys.modules)"
+def test_the_help_and_doctor_load_no_packages():
+    program = "import sys, enginewright.cli.main as cli; cli.build_parser(['doctor']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"numpy", "pandas", "onnx", "pydantic", "torch", "jinja2", "openvino"}

@@ -10,7 +10,7 @@ EXAMPLES = """\
 examples:
   enginewright bundle int8
   enginewright bundle int8 --out /srv/models/digits
-  enginewright bundle int8 --sign KEY.pem      verify.py in the bundle checks it
+  enginewright bundle int8 --sign KEY.pem   verify.py in the bundle checks it
 
 Only an engine that passed the gate is bundled. Exits 1 and says why if the
 precision broke a threshold, or if the engine is not the one that was

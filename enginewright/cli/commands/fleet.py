@@ -19,9 +19,9 @@ EXAMPLES = """\
 examples:
   enginewright fleet                          ask all targets
   enginewright fleet --target h200            ask one, and show all
-  enginewright fleet --known --latency 2ms    ask none: which is cheapest in time?
+  enginewright fleet --known --latency 2ms    ask none: which is cheapest?
   enginewright fleet --known --budget 0.5     which is quickest for that?
-  enginewright fleet --label l4               answer for this machine, a CI runner
+  enginewright fleet --label l4               answer for this runner of the CI
 
 Targets on nodes of a Ray cluster take the graphs from the DVC remote. Answers
 are kept in history/fleet: commit them. Budgets are for a million images, in

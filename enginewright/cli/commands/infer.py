@@ -32,8 +32,8 @@ UNREADABLE = 5
 EXAMPLES = """\
 examples:
   enginewright infer artifacts/engines/int8 cat.jpg dog.png
-  enginewright infer artifacts/engines/int8 photos --top 1   all images in a folder
-  enginewright infer artifacts/engines/int8 photos --json | jq -r '.top[0].class'
+  enginewright infer artifacts/engines/int8 photos --top 1   a folder
+  enginewright infer ENGINE photos --json | jq -r '.top[0].class'
   enginewright infer artifacts/engines/int8 photos --pictures seen
   enginewright infer artifacts/engines/int8 "a text" more.csv
   enginewright infer artifacts/engines/int8 houses.npz

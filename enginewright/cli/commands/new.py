@@ -28,7 +28,7 @@ examples:
   enginewright new deploy --model nets:detector --images photos --size 320
   enginewright new --model resnet50 --weights best.pt --images photos
   enginewright new --model model.onnx --images photos --task segmentation
-  enginewright new --name pets --model nets:pets         one more model, in pets
+  enginewright new --name pets --model nets:pets        one more model, in pets
 
 Writes dvc.yaml, params.yaml, a Makefile, data/ and a nightly workflow into the
 folder, and the lines that git and DVC need. What is there already stays, and

@@ -34,10 +34,10 @@ from enginewright.core.version import require_new_enough, version_of_project
 EXAMPLES = """\
 examples:
   enginewright upgrade
-  enginewright upgrade deploy --dry-run    say what would change, and write nothing
+  enginewright upgrade deploy --dry-run    only say what would change
 
-After `pip install -U enginewright`: dvc.yaml, params.yaml and the other files that
-`enginewright new` laid out are renewed. New parameters come with their comments,
+With a newer version installed: dvc.yaml, params.yaml and the other files that
+`enginewright new` laid out are renewed. New parameters come with comments,
 renamed ones are moved, and your own changes stay. It says which stages will
 run again. `git checkout` undoes it. Exits 0, or 1 if your changes and those of
 the new version cannot be merged; then nothing is written."""

@@ -1,10 +1,12 @@
+"""Runs with made-up measurements."""
+
 import pytest
-from support.results import accuracy as of_accuracy
-from support.results import agreed
 
 from enginewright.measure.accuracy_records import Errors, Spread, Validation
 from enginewright.measure.changes import Measured, Measurements
 from enginewright.measure.speed_records import Benchmark, Contention, Latency, MachinePace, Ratio
+from support.results import accuracy as of_accuracy
+from support.results import agreed
 
 BATCHES = (1, 8)
 
