@@ -1,5 +1,6 @@
 """Export the model to ONNX with a dynamic batch, and check it against PyTorch; or take the user's own ONNX file."""
 
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -24,15 +25,16 @@ from enginewright.model.source_model import (
     require_steady,
     settle_sizes,
 )
-from enginewright.tasks.choose import task_of
+from enginewright.tasks.choose import misfit_of, task_of
 
 OTHERS = 8  # batches whose samples differ, and with them the numbers of boxes that are found
 
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
     """Write model.onnx and export.json, and to boxes.json how later graphs choose boxes, if they do."""
-    profile, scores, boxes = Profile.read(), ModelParams.read().scores, BoxesParams.read()
-    samples, source_model = SampleSet.open(validation), open_source_model(weights)
+    profile, samples, source_model = Profile.read(), SampleSet.open(validation), open_source_model(weights)
+    known = samples.manifest
+    task = task_of(known.task, ModelParams.read().scores, known.class_names, BoxesParams.read(), known.preprocessing)
     name = Weights.read(weights / WEIGHTS_RECORD).model
     checked = checked_feeds(samples, profile)
     example = samples.cycled(profile.batch.nearest(2))
@@ -46,16 +48,15 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         interface_of(adopted, profile, name)
     else:
         require_names(example)
-    wanted = [require_runs(source_model, feeds, samples, scores, boxes) for feeds in checked]
+    misfit = partial(misfit_of, task, truth=samples.truth, class_names=known.class_names)
+    wanted = [require_runs(source_model, feeds, samples, misfit) for feeds in checked]
     # Engines would fail at these sizes too, but after hours and with errors of their own.
     for size in sorted({profile.batch.min, profile.batch.max}):
-        require_runs(source_model, samples.cycled(size), samples, scores, boxes)
-    known = samples.manifest
-    task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
+        require_runs(source_model, samples.cycled(size), samples, misfit)
     in_graph = BoxesInGraph.model_validate(task.in_graph({name: values.shape for name, values in wanted[0].items()}))
     require_steady(source_model, checked, wanted)
     if profile.batch.min == 1:
-        require_same_alone(source_model, checked[0], wanted[0], task, known.values)
+        require_same_alone(source_model, checked[0], wanted[0], task.comparable, known.values)
     del source_model  # its weights, which may be large, while those of a model that has never run are exported
     graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from enginewright.core.files import new_folder
-from enginewright.core.params.model import ModelParams, WeightsParams
+from enginewright.core.params.model import NO_SCORES, ModelParams, WeightsParams
 from enginewright.core.user_files import user_model
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.files import graph_sha256
@@ -17,11 +17,20 @@ from enginewright.model.records import Weights
 from enginewright.model.source_model import GIVEN_GRAPH
 from enginewright.model.user_code import warn_of_unwatched_code
 from enginewright.model.weights import obtain_model
+from enginewright.tasks.choose import misfit_of, task_of
+from enginewright.tasks.task import Shapes
 
 
 def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
     """Write weights.pt, a plain state dict, or model.onnx, and the model that it is for to weights.json."""
     params, source, samples = ModelParams.read(), WeightsParams.read(), SampleSet.open(training)
+    scores = params.scores if params.scores != NO_SCORES else None  # training needs scores even if validation does not
+
+    def misfit(shapes: Shapes) -> str | None:
+        known = samples.manifest
+        task = task_of(known.task, scores, known.class_names)
+        return misfit_of(task, shapes, samples.truth, known.class_names)
+
     with new_folder(weights) as unfinished:
         if params.is_onnx:
             file = unfinished / GIVEN_GRAPH
@@ -37,7 +46,7 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
                 require_its_tokenizer(folder, samples.manifest.text)
                 require_room(params.arguments, samples.manifest.text)
             with warn_of_unwatched_code(params.source) if params.is_factory else nullcontext():
-                model, classes = obtain_model(params, source, samples, data, folder)
+                model, classes = obtain_model(params, source, samples, data, folder, misfit)
             if params.library == "timm" and (odd := differences(model, samples.manifest.preprocessing)):
                 print(f"MIND: samples.preprocessing has another {'; '.join(odd)}")
             save_weights(model, file)

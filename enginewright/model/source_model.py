@@ -18,7 +18,7 @@ from torch import nn
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile
-from enginewright.core.params.model import BoxesParams, ModelParams
+from enginewright.core.params.model import ModelParams
 from enginewright.core.spread import Work
 from enginewright.core.text import in_one_line
 from enginewright.data.feeds import INPUT_TYPES, AxesOf, Feeds, Outputs, Places, Run
@@ -28,12 +28,12 @@ from enginewright.graph.onnx_file import check_at_each_size, check_graph, graph_
 from enginewright.model.checkpoint import WEIGHTS_RECORD, call_model, load_model
 from enginewright.model.records import PYTORCH, Weights
 from enginewright.model.user_code import USER_ERRORS, describe_user_error, watched_files
-from enginewright.tasks.choose import misfit_of, task_of
-from enginewright.tasks.task import Task
 
 STEADY_LIMIT = 1e-5  # threads that sum in another order change a result by about 1e-7
 ALONE_LIMIT = 0.1  # far above what ranges that are found anew for each batch make of a quantized graph
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
+Misfit = Callable[[Mapping[str, tuple[int, ...]]], str | None]
+Comparable = Callable[[Outputs, Outputs], tuple[Outputs, Outputs]]
 
 
 def open_source_model(weights: Path, threads: int = 0) -> Run:
@@ -84,11 +84,9 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
         return {name: (each.float() if each.is_floating_point() else each).numpy() for name, each in outputs.items()}
 
 
-def require_runs(
-    run: Run, feeds: Feeds, samples: SampleSet, scores: str | None = None, boxes: BoxesParams | None = None
-) -> Outputs:
+def require_runs(run: Run, feeds: Feeds, samples: SampleSet, misfit: Misfit) -> Outputs:
     """Run a few samples, so that a model that refuses them or returns outputs that do not fit its task fails before
-    hours of work. `scores` and `boxes` are those of `model`."""
+    hours of work. `misfit` says how outputs of these shapes do not."""
     count = len(next(iter(feeds.values())))
     try:
         outputs = _run_or_explain(run, describe_user_error, feeds)
@@ -113,10 +111,7 @@ def require_runs(
                 f"model.source: output {name} holds NaN or infinity: are the weights whole, and are samples prepared "
                 "as the model was trained on them?"
             )
-    manifest = samples.manifest
-    task = task_of(manifest.task, scores, manifest.class_names, boxes, manifest.preprocessing)
-    shapes = {name: each.shape for name, each in outputs.items()}
-    if why := misfit_of(task, shapes, samples.truth, manifest.class_names):
+    if why := misfit({name: each.shape for name, each in outputs.items()}):
         raise EnginewrightError(why)
     return outputs
 
@@ -128,14 +123,16 @@ def require_steady(run: Run, feeds: Sequence[Feeds], outputs: Sequence[Outputs])
     check_at_each_size(outputs, again, STEADY_LIMIT, failure)
 
 
-def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs, task: Task, holding: Collection[str] = ()) -> None:
+def require_same_alone(
+    run: Run, feeds: Feeds, outputs: Outputs, comparable: Comparable, holding: Collection[str] = ()
+) -> None:
     """Refuse a model that answers the last sample of a batch otherwise when it is alone, as a graph does that was
     exported from a batch of one with a loop or an index for it. Validation would blame the engine. The inputs `holding`
     sizes have no rows."""
     count = len(next(iter(feeds.values())))
     alone = _run_or_explain(run, describe_user_error, _rows(feeds, slice(-1, None), holding))
     check_graph(
-        *task.comparable(alone, {name: array[-1:] for name, array in outputs.items()}),
+        *comparable(alone, {name: array[-1:] for name, array in outputs.items()}),
         ALONE_LIMIT,
         f"model.source: the answer for a sample depends on the others of its batch, here of {count}, as of a file that "
         "was exported for batches of one: set min, opt and max of build.profile.batch, and benchmark.batches, to 1",

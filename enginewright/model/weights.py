@@ -14,7 +14,7 @@ from torch import nn
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
-from enginewright.core.params.model import NO_SCORES, ModelParams, TrainingParams, WeightsParams
+from enginewright.core.params.model import ModelParams, TrainingParams, WeightsParams
 from enginewright.core.progress import progress
 from enginewright.core.text import first_line
 from enginewright.core.user_files import user_checkpoint
@@ -24,7 +24,7 @@ from enginewright.model.checkpoint import State, apply_weights, not_finite, read
 from enginewright.model.factory import make_from_timm, make_model
 from enginewright.model.from_transformers import load_from_transformers
 from enginewright.model.one_stage import as_graph, detector_names, with_usual_epsilon
-from enginewright.model.source_model import require_runs, run_model
+from enginewright.model.source_model import Misfit, require_runs, run_model
 
 # Train the default model, so that a fresh clone has a model of real accuracy without a download.
 
@@ -166,13 +166,14 @@ def _shuffled_batches(total: int, batch: int, epochs: int) -> Iterator[torch.Ten
 
 
 def obtain_model(
-    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path, folder: Path | None = None
+    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path, folder: Path | None, misfit: Misfit
 ) -> tuple[nn.Module, int | None]:
     """Return the model with its weights, and its number of classes, which the samples or else the weights tell.
-    `folder` is that of a model of transformers, whose configuration is in the arguments."""
+    `folder` is that of a model of transformers, whose configuration is in the arguments, and `misfit` says how outputs
+    of the first samples do not fit the task, before it is trained."""
     classes = training.classes or None
     if weights.source == "train":
-        return _trained(params, weights.training, classes, training), classes
+        return _trained(params, weights.training, classes, training, misfit), classes
     if weights.source == "pretrained":
         return make_from_timm(params, classes, True) if params.library else _pretrained(params, classes), classes
     if weights.source == "given" and folder:
@@ -189,11 +190,12 @@ def obtain_model(
     return model, classes
 
 
-def _trained(params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet) -> nn.Module:
+def _trained(
+    params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet, misfit: Misfit
+) -> nn.Module:
     torch.manual_seed(how.seed)
     model = make_model(params, classes)
-    scores = None if params.scores == NO_SCORES else params.scores  # training needs scores even if validation does not
-    require_runs(partial(run_model, model), training.cycled(2), training, scores)
+    require_runs(partial(run_model, model), training.cycled(2), training, misfit)
     by_design = not_finite(model.state_dict())
     train(model, training, how)
     require_finite(model.state_dict(), Path("the trained model"), by_design)
