@@ -73,6 +73,15 @@ def open_array(path: Path, listed: Classes | None, known: Known) -> ImageArray:
     return ImageArray(path.name, pixels, *labelled, truths=truths_of(known, path, arrays, len(images)))
 
 
+def open_digits() -> ImageArray:
+    """Open the 1,797 handwritten digits of 8 by 8 pixels that come with scikit-learn."""
+    from sklearn.datasets import load_digits  # takes a second to import, and no other source needs it
+
+    digits = load_digits()
+    pixels = (digits.images * (255 / 16)).round().astype(np.uint8)
+    return ImageArray("digits", pixels, digits.target.tolist(), tuple(map(str, digits.target_names)), digits=4)
+
+
 def read_arrays(path: Path, wanted: Sequence[str] = ()) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of a NumPy file, or only those that are wanted, of which the first must be there."""
     try:
