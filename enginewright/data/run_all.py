@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import IO
 
 import numpy as np
@@ -41,7 +40,11 @@ def run_all(
     shorter = _shapes_when_shorter(run, samples, [chosen[places] for places in batches])
     kept: dict[str, _Kept] = {}
     left = len(chosen)
-    done = (outputs or partial(_outputs_here, run))(samples, [chosen[places] for places in batches])
+    done = (
+        outputs(samples, [chosen[places] for places in batches])
+        if outputs
+        else (run(samples.read_at(chosen[places])) for places in batches)
+    )
     with ExitStack() as opened:
         for places, found in zip(
             progress(batches, label, len(batches), "batches") if label else batches, done, strict=True
@@ -69,10 +72,6 @@ def outputs_on(work: Work[Part, list[Outputs]], cluster: Cluster | None) -> Outp
             yield from found
 
     return outputs
-
-
-def _outputs_here(run: Run, samples: SampleSet, batches: Sequence[Places]) -> Iterator[Outputs]:
-    return (run(samples.read_at(places)) for places in batches)
 
 
 class _Kept:

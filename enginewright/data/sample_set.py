@@ -1,4 +1,4 @@
-"""Read a split of the samples from disk."""
+"""A split of the samples on disk: its manifest, its batches, and parts of it for other machines."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +17,6 @@ from enginewright.core.params.build import ENDS, Profile
 from enginewright.core.params.samples import Preprocessing, TextPreprocessing
 from enginewright.data.feeds import Axes, AxesOf, Feeds, Places, resized
 from enginewright.data.texts import padded_length
-
-# The list of a split's samples: manifest.json.
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +270,14 @@ def start_npy_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
     return file
 
 
-# Cut a set of samples into parts, each of which can be worked on anywhere.
-
-# Samples in a part. It follows from the samples alone, and never from how many machines there are.
-AT_ONCE = 128
+AT_ONCE = 128  # samples in a part, which follows from the samples alone, and never from how many machines there are
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Part:
+    """Some batches of the samples, which can be worked on anywhere."""
+
     samples: SampleSet
     batches: tuple[Rows, ...]
 
@@ -300,9 +297,6 @@ def cut(samples: SampleSet, batches: Sequence[Rows], at_once: int = AT_ONCE) -> 
         return []
     each = max(1, at_once // len(batches[0]))
     return [Part(samples, tuple(batches[start : start + each])) for start in range(0, len(batches), each)]
-
-
-# Count what padding costs: the share of tokens that only make the texts of a batch equally long.
 
 
 class Padding(Record):
@@ -325,23 +319,20 @@ def padding_of(samples: SampleSet, batch: int) -> Padding | None:
     text, lengths = samples.manifest.text, samples.lengths
     if text is None or lengths is None or not len(lengths):
         return None
-    everything = np.arange(len(lengths))
-    as_they_come = [everything[start : start + batch] for start in range(0, len(lengths), batch)]
+    everything, how = np.arange(len(lengths)), text.how
+
+    def share(batches: list[NDArray[np.int64]]) -> float:
+        computed = sum(len(few) * padded_length(int(lengths[few].max()), how) for few in batches)
+        return 1 - float(lengths.sum()) / computed
+
     return Padding(
         texts=len(lengths),
         shortest=int(lengths.min()),
         median=float(np.median(lengths)),
         longest=int(lengths.max()),
-        longest_allowed=text.how.longest,
+        longest_allowed=how.longest,
         cut=text.cut,
         batch=batch,
-        by_length=_share(samples, lengths, samples.places(everything, batch, whole=False)),
-        as_they_come=_share(samples, lengths, as_they_come),
+        by_length=share(samples.places(everything, batch, whole=False)),
+        as_they_come=share([everything[start : start + batch] for start in range(0, len(lengths), batch)]),
     )
-
-
-def _share(samples: SampleSet, lengths: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> float:
-    assert samples.manifest.text, "the caller looked"
-    how = samples.manifest.text.how
-    computed = sum(len(few) * padded_length(int(lengths[few].max()), how) for few in batches)
-    return 1 - float(lengths.sum()) / computed

@@ -1,4 +1,4 @@
-"""Read a checkpoint, and load it into a model."""
+"""Read a checkpoint, load it into a model, and call the model by the names of its inputs."""
 
 import pickle
 from collections import OrderedDict
@@ -14,8 +14,6 @@ from enginewright.core.params.model import ModelParams
 from enginewright.core.text import first_few, first_line
 from enginewright.model.factory import make_model
 from enginewright.model.records import Weights
-
-# Call a PyTorch model by the names of its inputs, and name its outputs.
 
 State = dict[str, torch.Tensor]
 Tensors = dict[str, torch.Tensor]

@@ -59,9 +59,10 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
     wrapped, arrays = ByPosition(model, list(given)).eval(), tuple(given.values())
     varying = ({} if isinstance(axes_of[name], Places) else axes_of[name] for name in given)
     shapes = {"arrays": tuple({n: dims[axis] for n, axis in axes.items() if axis in dims} for axes in varying)}
-    settings = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
+    settings: dict[str, Any] = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
+    settings |= {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
     with lengths_that_vary(model), bags_in_parts():
-        program = _export(wrapped, arrays, shapes, settings)
+        program = _export(wrapped, arrays, settings)
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
         raise EnginewrightError(
             f"the model does not use its input {', '.join(unused)}, and compilers differ in whether they keep it: "
@@ -84,11 +85,8 @@ def _require_sizes_that_vary(model: ir.Model, dims: dict[str, dict[int, Any]]) -
                 )
 
 
-def _export(
-    wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], shapes: dict[str, Any], settings: dict[str, Any]
-) -> torch.onnx.ONNXProgram:
-    settings = settings | {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
-    program, trace = None, ""
+def _export(wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], settings: dict[str, Any]) -> torch.onnx.ONNXProgram:
+    shapes, program, trace = settings["dynamic_shapes"], None, ""
     try:
         with quiet_exporter():
             program = torch.onnx.export(wrapped, arrays, **settings)

@@ -1,4 +1,4 @@
-"""Make the PyTorch model: torchvision's, or by the user's own factory."""
+"""Make the PyTorch model: torchvision's, one of timm or transformers, or by the user's own factory."""
 
 import difflib
 import importlib
@@ -19,8 +19,6 @@ from enginewright.core.user_files import look_in_folders_above
 from enginewright.model.from_transformers import make_from_transformers
 from enginewright.model.one_stage import as_graph, detector_names
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
-
-# Models of the package timm, by their names.
 
 NEAR = 1e-3  # means and deviations are written with three digits
 MODES = {"squash": "stretch", "border": "pad"}  # the names of timm's crop_mode, which else scales the shorter side

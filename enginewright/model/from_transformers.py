@@ -18,8 +18,6 @@ from enginewright.core.text import first_few, first_line
 from enginewright.core.user_files import user_folder
 from enginewright.data.sample_set import PreparedTexts
 
-# What the files of a folder of transformers say of the model and its samples, without PyTorch.
-
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 IMAGES, TEXTS = "preprocessor_config.json", "tokenizer_config.json"
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic")  # by Pillow's numbers

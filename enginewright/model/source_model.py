@@ -95,8 +95,14 @@ def require_runs(run: Run, feeds: Feeds, samples: SampleSet, misfit: Misfit) -> 
             hint = f"The tokenizer of samples.text knows {text.vocabulary} tokens, and texts have up to "
             hint += f"{text.how.longest}: one of its embeddings has fewer rows, as with the tokenizer of another model"
             raise EnginewrightError(f"{error}\n{hint}") from None
-        holding = samples.manifest.values
-        if _accepts(run, _rows(feeds, slice(2), holding)) or not _accepts(run, _rows(feeds, slice(1), holding)):
+
+        def accepts(count: int) -> bool:
+            with suppress(EnginewrightError):
+                rows = _rows(feeds, slice(count), samples.manifest.values)
+                return bool(_run_or_explain(run, describe_user_error, rows))
+            return False
+
+        if accepts(2) or not accepts(1):
             raise
         hint = "It takes a single sample: set min, opt and max of build.profile.batch to 1"
         raise EnginewrightError(f"{error}\n{hint}") from None
@@ -139,12 +145,6 @@ def require_same_alone(
     )
 
 
-def _accepts(run: Run, feeds: Feeds) -> bool:
-    with suppress(EnginewrightError):
-        return bool(_run_or_explain(run, describe_user_error, feeds))
-    return False
-
-
 def _rows(feeds: Feeds, rows: slice, holding: Collection[str]) -> Feeds:
     return {name: array if name in holding else array[rows] for name, array in feeds.items()}
 
@@ -155,14 +155,8 @@ def _run_or_explain(run: Run, explain: Callable[[BaseException], str], feeds: Fe
     except EnginewrightError:
         raise
     except USER_ERRORS as error:
-        raise EnginewrightError(f"model.source: the model fails on {_shapes(feeds)}: {explain(error)}") from None
-
-
-def _shapes(arrays: Mapping[str, np.ndarray]) -> str:
-    return ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-
-
-# Take the user's own ONNX file as it is, with our names for the axes that vary.
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in feeds.items())
+        raise EnginewrightError(f"model.source: the model fails on {shapes}: {explain(error)}") from None
 
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: str) -> onnx.ModelProto:

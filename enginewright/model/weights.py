@@ -1,9 +1,10 @@
-"""Obtain the weights: train them, or take torchvision's, the user's checkpoint, or those that the model brings."""
+"""Obtain the weights: train them, or take torchvision's, the user's checkpoint, or those that the model brings.
+
+Training gives a fresh clone a model of real accuracy without a download."""
 
 import inspect
 import pickle
 import urllib.error
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -25,8 +26,6 @@ from enginewright.model.factory import make_from_timm, make_model
 from enginewright.model.from_transformers import load_from_transformers
 from enginewright.model.one_stage import as_graph, detector_names, with_usual_epsilon
 from enginewright.model.source_model import Misfit, require_runs, run_model
-
-# Train the default model, so that a fresh clone has a model of real accuracy without a download.
 
 READ_AT_ONCE = 32
 HEAD_STEPS = 200
@@ -60,10 +59,15 @@ def train_all_layers(model: nn.Module, samples: SampleSet, params: TrainingParam
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=total)
     model.train()
     model.training = False  # not the whole: GoogLeNet and Inception would add auxiliary outputs
-    steps = _shuffled_batches(len(samples), params.batch, params.epochs)
-    for indices in progress(steps, "training", total, "batches"):
-        images = _resized(_images(samples.read_at(indices.numpy())).to(device), params.size)
-        logits = model(images)
+    shuffled = (torch.randperm(len(samples)) for _ in range(params.epochs))
+    steps = (indices for order in shuffled for indices in order[: batches * params.batch].split(params.batch))
+    for indices in progress(steps, "training", total, "batches"):  # whole ones: of one, BatchNorm cannot learn
+        images = _images(samples.read_at(indices.numpy())).to(device)
+        height, width = images.shape[2:]
+        if params.size != (shorter := min(height, width)):
+            smaller = (height * params.size // shorter, width * params.size // shorter)
+            images = nn.functional.interpolate(images, size=smaller, mode="area")
+        logits = model(images.contiguous(memory_format=torch.channels_last))
         if not isinstance(logits, torch.Tensor):
             raise EnginewrightError("weights.source: train: this model has several outputs; give a checkpoint")
         loss = nn.functional.cross_entropy(logits, labels[indices])
@@ -94,7 +98,14 @@ def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
     _run_over(model, samples, "fitting the last layer")
     hook.remove()
-    _fit_last_layer(head, torch.cat(features), known_labels(samples))
+    inputs, labels = torch.cat(features), known_labels(samples)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-2)
+    for _ in range(HEAD_STEPS):  # of logistic regression, from the trained weights on
+        optimizer.zero_grad()
+        logits = head(inputs)
+        logits = logits.mean((2, 3)) if logits.ndim == 4 else logits  # a convolution has logits at each pixel
+        nn.functional.cross_entropy(logits, labels).backward()
+        optimizer.step()
 
 
 def batch_norms(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
@@ -140,31 +151,6 @@ def _images(feeds: Feeds) -> torch.Tensor:
     return torch.from_numpy(images)
 
 
-def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
-    height, width = images.shape[2:]
-    if size != (shorter := min(height, width)):
-        smaller = (height * size // shorter, width * size // shorter)
-        images = nn.functional.interpolate(images, size=smaller, mode="area")
-    return images.contiguous(memory_format=torch.channels_last)
-
-
-def _fit_last_layer(head: nn.Linear | nn.Conv2d, features: torch.Tensor, labels: torch.Tensor) -> None:
-    """Continue from the trained weights by full-batch logistic regression."""
-    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-2)
-    for _ in range(HEAD_STEPS):
-        optimizer.zero_grad()
-        logits = head(features)
-        logits = logits.mean((2, 3)) if logits.ndim == 4 else logits  # a convolution has logits at each pixel
-        nn.functional.cross_entropy(logits, labels).backward()
-        optimizer.step()
-
-
-def _shuffled_batches(total: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
-    """Yield the indices of whole batches only, since BatchNorm cannot learn from a batch of one."""
-    for _ in range(epochs):
-        yield from torch.randperm(total)[: total - total % batch].split(batch)
-
-
 def obtain_model(
     params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path, folder: Path | None, misfit: Misfit
 ) -> tuple[nn.Module, int | None]:
@@ -173,7 +159,13 @@ def obtain_model(
     of the first samples do not fit the task, before it is trained."""
     classes = training.classes or None
     if weights.source == "train":
-        return _trained(params, weights.training, classes, training, misfit), classes
+        torch.manual_seed(weights.training.seed)
+        model = make_model(params, classes)
+        require_runs(partial(run_model, model), training.cycled(2), training, misfit)
+        by_design = not_finite(model.state_dict())
+        train(model, training, weights.training)
+        require_finite(model.state_dict(), Path("the trained model"), by_design)
+        return model, classes
     if weights.source == "pretrained":
         return make_from_timm(params, classes, True) if params.library else _pretrained(params, classes), classes
     if weights.source == "given" and folder:
@@ -188,18 +180,6 @@ def obtain_model(
     model = make_model(params, classes)
     apply_weights(model, state, checkpoint, 0 if makes_own else training.classes)
     return model, classes
-
-
-def _trained(
-    params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet, misfit: Misfit
-) -> nn.Module:
-    torch.manual_seed(how.seed)
-    model = make_model(params, classes)
-    require_runs(partial(run_model, model), training.cycled(2), training, misfit)
-    by_design = not_finite(model.state_dict())
-    train(model, training, how)
-    require_finite(model.state_dict(), Path("the trained model"), by_design)
-    return model
 
 
 def _classes_of(state: State) -> int | None:

@@ -51,11 +51,8 @@ def match_all(pairs: Iterable[tuple[Rows, Known]]) -> Matches:
     if not images:
         return Matches(0, ())
     image = np.repeat(np.arange(images), [len(rows) for rows in found])
-    (scores, classes), hits, passed = (
-        np.concatenate(found).T,
-        np.concatenate(right, axis=1),
-        np.concatenate(ignored, axis=1),
-    )
+    scores, classes = np.concatenate(found).T
+    hits, passed = np.concatenate(right, axis=1), np.concatenate(ignored, axis=1)
     where = np.repeat(np.arange(images), [len(each) for each in known])
     occurring, all_known = np.unique(np.concatenate(known)), np.concatenate(known)
     parts = []

@@ -22,7 +22,7 @@ def task_of(
 ) -> Task:
     """Return the task `name`, which reads `output`, or else the output that has the right shape. `boxes` says how
     those of a detector are read, and `preprocessing` the size of the images that they lie in."""
-    return class_of(name).made(output, class_names, boxes, preprocessing)
+    return class_of(name)(output, class_names).given(boxes, preprocessing)
 
 
 def class_of(name: str) -> type[Task]:

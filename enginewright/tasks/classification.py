@@ -76,16 +76,12 @@ class Classification(OneOutput):
 
     def doubt(self, shapes: Shapes) -> str:
         name = self.reads(shapes)
-        return (
-            f", if {name} holds a score per class: else set model.scores" if not (self._classes or self._asked) else ""
-        )
+        return "" if self._classes or self._asked else f", if {name} holds a score per class: else set model.scores"
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         for scores in outputs[self.read_from(outputs) or ""].astype(np.float64):
             probabilities = probabilities_of(scores)
-            best = [
-                int(number) for number in np.argsort(-scores, kind="stable")[:top]
-            ]  # as in validation, the first wins
+            best = np.argsort(-scores, kind="stable")[:top].tolist()  # as in validation, the first of equals wins
             named = [(name_of(self._names, number), number, float(probabilities[number])) for number in best]
             text = "   ".join(f"{name} {share:.1%}" for name, _, share in named)
             listed = [{"class": name, "index": number, "probability": round(share, 6)} for name, number, share in named]

@@ -5,7 +5,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import Known
@@ -59,15 +58,8 @@ class Detection(Task):
         """`size` is the height and width of the model's input, if it takes images."""
         self._asked, self._names, self._how, self.size = output, class_names, how or BoxesParams(), size
 
-    @classmethod
-    def made(
-        cls,
-        output: str | None,
-        class_names: Sequence[str],
-        boxes: BoxesParams | None,
-        preprocessing: Preprocessing | None,
-    ) -> Self:
-        return cls(output, class_names, boxes, preprocessing.crop if preprocessing else None)
+    def given(self, boxes: BoxesParams | None, preprocessing: Preprocessing | None) -> Self:
+        return type(self)(self._asked, self._names, boxes, preprocessing.crop if preprocessing else None)
 
     def reads(self, shapes: Shapes) -> str | None:
         found = self.layout(shapes)
@@ -156,11 +148,9 @@ class Detection(Task):
         if truth is None or not truth.size:
             return None
         largest = int(truth[:, :, 0].max())
-        classes = self._classes(found, shapes)
+        classes, output = self._classes(found, shapes), self.reads(shapes)
         if isinstance(classes, int) and largest >= classes:
-            return (
-                f"samples.source: a box has the class {largest}, and output {self.reads(shapes)} has {classes} classes"
-            )
+            return f"samples.source: a box has the class {largest}, and output {output} has {classes} classes"
         return None
 
     def _unread(self, shapes: Shapes) -> str:
@@ -279,19 +269,16 @@ class Detection(Task):
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         for rows in self._found(outputs) or ():
-            yield self._shown(rows[rows[:, 4] >= self._how.sure].astype(np.float64), top)
-
-    def _shown(self, rows: NDArray[np.float64], top: int) -> Shown:
-        boxes = [
-            {
-                "class": name_of(self._names, int(row[5])),
-                "index": int(row[5]),
-                "score": round(float(row[4]), 6),
-                "box": [round(float(value), 2) for value in row[:4]],
-            }
-            for row in rows
-        ]
-        return Shown(text_of(boxes, top), {"boxes": boxes}, top)
+            boxes = [
+                {
+                    "class": name_of(self._names, int(row[5])),
+                    "index": int(row[5]),
+                    "score": round(row[4], 6),
+                    "box": [round(value, 2) for value in row[:4]],
+                }
+                for row in rows[rows[:, 4] >= self._how.sure].tolist()
+            ]
+            yield Shown(text_of(boxes, top), {"boxes": boxes}, top)
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
         """Return the boxes in pixels of the image itself, which they do not leave."""
@@ -320,14 +307,10 @@ def _side_by_side(one: Rows, other: Rows) -> tuple[Rows, Rows]:
             partners[row], alike[:, best] = best, 0
     paired = partners >= 0
     alone = np.delete(other, partners[paired], axis=0)
-    first = np.concatenate([one[:, :5], _without_score(alone)])
-    second = _without_score(one)
-    second[paired] = other[partners[paired], :5]
-    return first, np.concatenate([second, alone[:, :5]])
-
-
-def _without_score(rows: Rows) -> Rows:
-    return np.column_stack([rows[:, :4], np.zeros(len(rows))])
+    first, second = np.concatenate([one, alone])[:, :5], np.concatenate([one, alone])[:, :5]
+    first[len(one) :, 4], second[: len(one), 4] = 0, 0
+    second[: len(one)][paired] = other[partners[paired], :5]
+    return first, second
 
 
 def text_of(boxes: Sequence[dict[str, Any]], top: int) -> str:

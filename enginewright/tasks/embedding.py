@@ -85,12 +85,17 @@ class Embedding(OneOutput):
     def beside(self, wanted: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the nearest of all texts, by PyTorch's vectors and by the engine's, each with both cosines."""
         name = self.read_from(wanted) or ""
-        cosines = [_cosines_to(outputs[name], place) for outputs in (wanted, got)]
-        told = []
-        for near in (int(each.argmax()) for each in cosines):
+        cosines = []
+        for directions in (_directions(outputs[name]) for outputs in (wanted, got)):
+            cosines.append(directions @ directions[place])
+            cosines[-1][place] = -np.inf
+
+        def nearest(by: NDArray[np.float64]) -> str:
+            near = int(by.argmax())
             before, after = (each[near] for each in cosines)
-            told.append(f"nearest text, cosine {before:.4f} (by the engine {after:.4f}): {words(near)}")
-        return told[0], told[1]
+            return f"nearest text, cosine {before:.4f} (by the engine {after:.4f}): {words(near)}"
+
+        return nearest(cosines[0]), nearest(cosines[1])
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         for vector in outputs[self.read_from(outputs) or ""].astype(np.float64):
@@ -103,13 +108,6 @@ class Embedding(OneOutput):
 def _directions(vectors: NDArray[np.generic]) -> NDArray[np.float64]:
     values = finite(vectors)
     return np.asarray(values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), TINY))
-
-
-def _cosines_to(vectors: NDArray[np.generic], place: int) -> NDArray[np.float64]:
-    directions = _directions(vectors)
-    cosines = directions @ directions[place]
-    cosines[place] = -np.inf
-    return np.asarray(cosines)
 
 
 def _cosines(vectors: NDArray[np.generic]) -> Iterator[NDArray[np.float64]]:

@@ -76,12 +76,10 @@ class Segmentation(OneOutput):
         """Show which share of the picture the largest classes take."""
         for answer in _maps(outputs[self.read_from(outputs) or ""]):
             shares = np.bincount(answer.ravel()) / answer.size
-            largest = [int(number) for number in np.argsort(-shares, kind="stable")[:top] if shares[number] > 0]
-            text = "   ".join(f"{name_of(self._names, number)} {shares[number]:.1%}" for number in largest)
-            areas = [
-                {"class": name_of(self._names, number), "index": number, "share": round(float(shares[number]), 6)}
-                for number in largest
-            ]
+            largest = [number for number in np.argsort(-shares, kind="stable")[:top].tolist() if shares[number] > 0]
+            named = [(name_of(self._names, number), number, float(shares[number])) for number in largest]
+            areas = [{"class": name, "index": number, "share": round(share, 6)} for name, number, share in named]
+            text = "   ".join(f"{name} {share:.1%}" for name, _, share in named)
             yield Shown(text, {"areas": areas}, areas=answer)
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:

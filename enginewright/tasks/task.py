@@ -76,16 +76,9 @@ class Task(Protocol):
 
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None: ...
 
-    @classmethod
-    def made(
-        cls,
-        output: str | None,
-        class_names: Sequence[str],
-        boxes: BoxesParams | None,
-        preprocessing: Preprocessing | None,
-    ) -> Self:
+    def given(self, boxes: BoxesParams | None, preprocessing: Preprocessing | None) -> Self:
         """Return the task with what else params.yaml says of it: how boxes are read, and how images are prepared."""
-        return cls(output, class_names)
+        return self
 
     def reads(self, shapes: Shapes) -> str | None:
         """Return the output that the task reads, or None if there is none or it is not clear which."""
@@ -168,16 +161,14 @@ MOST_NUMBERS_IN_A_BLOCK = 2**21  # several copies of a block in double precision
 
 
 def blocks(values: NDArray[Any]) -> list[slice]:
-    """Cut the samples into blocks of at least one sample that take a bounded part of memory: outputs may be mapped
-    files that are larger than memory."""
+    """Cut the samples into blocks that take a bounded part of memory, which outputs in mapped files may exceed."""
     samples = max(1, MOST_NUMBERS_IN_A_BLOCK * len(values) // max(values.size, 1))
     return [slice(start, start + samples) for start in range(0, len(values), samples)]
 
 
-# The base of tasks that read one output: the one that the user names, or the only one of the right shape.
-
-
 class OneOutput(Task):
+    """The base of tasks that read one output: the one that the user names, or the only one of the right shape."""
+
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
         self._asked, self._names = output, class_names
 

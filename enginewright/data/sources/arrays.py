@@ -1,4 +1,4 @@
-"""Read pixels from a NumPy file: an .npz with `images` and perhaps `labels`, or an .npy with only images."""
+"""Read NumPy files: pixels, in an .npz with `images` and perhaps `labels` or an .npy, or an array for each input."""
 
 import hashlib
 import shutil
@@ -53,7 +53,7 @@ class ImageArray:
 
 
 def open_array(path: Path, listed: Classes | None, known: Known) -> ImageArray:
-    arrays = read_arrays(path, ("images", known.array, *((QUESTIONS,) if known.questions else ())))
+    arrays = read_arrays(path, ("images", known.array, QUESTIONS))
     images, labels = arrays["images"], arrays.get(LABELS)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
         raise EnginewrightError(
@@ -121,11 +121,10 @@ def _map(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
         return array
 
 
-# Read arrays that models without images, or with several inputs, take as they are: one for each input in an .npz.
-
-
 @dataclass(frozen=True)
 class Tensors:
+    """Arrays that models without images, or with several inputs, take as they are."""
+
     name: str
     arrays: Mapping[str, NDArray[np.generic]]  # by the names of the inputs
     labels: list[int] | None
@@ -181,13 +180,10 @@ def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) ->
     if path.suffix == ".npy":
         arrays = {only: next(iter(arrays.values()))}
     labels = arrays.pop(LABELS, None) if known.labels else None
-    told = {
-        name: arrays.pop(name)
-        for name in (known.array, *((QUESTIONS,) if known.questions else ()))
-        if name in arrays and name != LABELS
-    }
+    names = {known.array, *([QUESTIONS] if known.questions else ())} - {LABELS}
+    beside = {name: arrays.pop(name) for name in names & arrays.keys()}
     _require_feedable(path, arrays, labels)
-    truths = truths_of(known, path, told, len(next(iter(arrays.values()))))
+    truths = truths_of(known, path, beside, len(next(iter(arrays.values()))))
     paired = known.pairs and truths is not None
     if paired and (alone := [name for name, array in arrays.items() if array.shape[1:2] != (2,)]):
         raise EnginewrightError(
