@@ -48,11 +48,11 @@ from enginewright.engine.runtimes.tensorrt import PLAN, TensorRT
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.read_interface import read_blueprint
+from enginewright.measure.accuracy_records import Reference
 from enginewright.measure.agreement import agreement_of, broken_thresholds, compare, measure
 from enginewright.measure.benchmark import race_contenders
 from enginewright.measure.contenders import pace_meter
 from enginewright.measure.timing import Timings, median_interval, whole_machine
-from enginewright.model.records import Reference
 from enginewright.precision.calibration.cache import LEVELS, provided_provenance, read_cache, require_tensors
 from enginewright.precision.quantize import quantized_activations
 from enginewright.tasks.choose import task_of

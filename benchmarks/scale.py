@@ -26,9 +26,9 @@ from calibration import in_own_process, peak_megabytes
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.data.sample_set import MANIFEST, Manifest, input_file, output_file
+from enginewright.measure.accuracy_records import Reference
 from enginewright.measure.changes import read_measurements
 from enginewright.measure.speed_records import ENGINE
-from enginewright.model.records import Reference
 from enginewright.report.where_time_goes import LARGEST_DEVIATION, Line, fit_line
 
 ARTIFACTS = Path("artifacts")

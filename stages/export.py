@@ -13,9 +13,8 @@ from enginewright.graph.choose_boxes import FILE as BOXES
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import check_at_each_size, count_nodes, load_graph, opset_of, save_graph
 from enginewright.graph.read_interface import interface_of, require_fitting_vocabulary
-from enginewright.model.checkpoint import WEIGHTS_RECORD, load_model
-from enginewright.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
-from enginewright.model.records import Export, Weights
+from enginewright.model.checkpoint import WEIGHTS_RECORD, Weights, load_model
+from enginewright.model.export import EXPORT_LIMIT, Export, export_model, open_exported, require_names
 from enginewright.model.source_model import (
     GIVEN_GRAPH,
     adopt_graph,

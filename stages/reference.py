@@ -9,9 +9,9 @@ from enginewright.core.params.build import Profile
 from enginewright.core.params.model import BoxesParams, ModelParams
 from enginewright.data.run_all import outputs_on, run_all
 from enginewright.data.sample_set import SampleSet, output_file
+from enginewright.measure.accuracy_records import Reference
 from enginewright.measure.agreement import answers_by_chance
 from enginewright.measure.examples import doubt_about_preparation
-from enginewright.model.records import Reference
 from enginewright.model.source_model import made_by, model_work, open_source_model
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of

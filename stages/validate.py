@@ -15,10 +15,9 @@ from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import pass_on_refusal, require_made_of
 from enginewright.graph.as_written import GraphWork
-from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.accuracy_records import Reference, Validation
 from enginewright.measure.examples import EXAMPLES, Examples
 from enginewright.measure.validate import Elsewhere, Wanted, validate_engine
-from enginewright.model.records import Reference
 from enginewright.targets.ray_cluster import open_cluster
 
 

@@ -10,10 +10,9 @@ from enginewright.core.user_files import user_model
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.model.checkpoint import WEIGHTS, WEIGHTS_RECORD, save_weights
+from enginewright.model.checkpoint import WEIGHTS, WEIGHTS_RECORD, Weights, save_weights
 from enginewright.model.factory import differences
 from enginewright.model.from_transformers import described, folder_of, require_its_tokenizer, require_room
-from enginewright.model.records import Weights
 from enginewright.model.source_model import GIVEN_GRAPH
 from enginewright.model.user_code import warn_of_unwatched_code
 from enginewright.model.weights import obtain_model

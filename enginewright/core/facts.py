@@ -120,6 +120,7 @@ TASKS = {
     "ranking": "enginewright.tasks.ranking:Ranking",
 }
 OWN_TASK = re.compile(r"\w+(\.\w+)*:\w+")
+PYTORCH = "PyTorch"  # who made the outputs that engines are compared with, unless the model came as an ONNX file
 IGNORED = 255  # in prepared masks: pixels that do not count
 
 

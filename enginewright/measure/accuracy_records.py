@@ -1,10 +1,21 @@
-"""The records in the JSON document of the stage validate."""
+"""The records in the JSON documents of the stages reference and validate."""
 
 from math import isnan
 
 from enginewright.core.files import Record
 from enginewright.core.text import figure
 from enginewright.data.sample_set import Padding
+
+
+class Reference(Record):
+    """The outputs of the source model, and what each metric of the task makes of them: none if not measured."""
+
+    made_by: str
+    outputs: tuple[str, ...]  # their values are in one file each, which is named by its number
+    samples: int
+    metrics: dict[str, float]
+    by_chance: bool  # whether the first is no better than if samples got each other's answers
+    doubt: str | None = None  # a sentence, if it is right far more often for images that are prepared in another way
 
 
 class Errors(Record):

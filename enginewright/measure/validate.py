@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import ENDS, Range
 from enginewright.core.params.measuring import ValidationParams
 from enginewright.core.params.precisions import Thresholds
@@ -28,7 +29,6 @@ from enginewright.measure.agreement import (
 )
 from enginewright.measure.examples import write_examples
 from enginewright.measure.intervals import unsure_thresholds
-from enginewright.model.records import PYTORCH
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.task import Task
 

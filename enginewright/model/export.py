@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import Record
 from enginewright.core.params.build import Profile
 from enginewright.core.text import first_line
 from enginewright.data.feeds import BATCH, AxesOf, Feeds, Places
 from enginewright.graph.as_written import open_as_written
+from enginewright.graph.onnx_file import GraphCheck
 from enginewright.model.exporter_defects import (
     ByPosition,
     bags_in_parts,
@@ -30,6 +32,14 @@ from enginewright.model.user_code import user_frames
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
+
+
+class Export(Record):
+    """The JSON document of the stage export."""
+
+    opset: int
+    nodes: dict[str, int]
+    against_pytorch: GraphCheck
 
 
 def require_names(inputs: Iterable[str]) -> None:

@@ -4,12 +4,18 @@ import difflib
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torchvision
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torchvision.models import detection, list_models
+from torchvision.models.detection.fcos import FCOS
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.retinanet import RetinaNet
+from torchvision.models.detection.ssd import SSD
+from torchvision.ops import FrozenBatchNorm2d
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.model import ModelParams
@@ -17,11 +23,92 @@ from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import first_few, first_line
 from enginewright.core.user_files import look_in_folders_above
 from enginewright.model.from_transformers import make_from_transformers
-from enginewright.model.one_stage import as_graph, detector_names
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
 
 NEAR = 1e-3  # means and deviations are written with three digits
 MODES = {"squash": "stretch", "border": "pad"}  # the names of timm's crop_mode, which else scales the shorter side
+
+
+def make_model(params: ModelParams, classes: int | None) -> nn.Module:
+    """Return a new model in evaluation mode, whose weights are those that its code begins with."""
+    match params.library:
+        case "timm":
+            return make_from_timm(params, classes)
+        case "transformers":
+            return make_from_transformers(params.arguments)
+    return _from_factory(params) if params.is_factory else _from_torchvision(params, classes)
+
+
+def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
+    segmenters = torchvision.models.list_models(torchvision.models.segmentation)
+    known = [*torchvision.models.list_models(torchvision.models), *segmenters, *detector_names()]
+    if params.source not in known:
+        near = difflib.get_close_matches(params.source, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
+        raise EnginewrightError(
+            f"model.source: torchvision has no model '{params.source}' for these tasks; {hint} "
+            "A model of your own is package.module:factory"
+        )
+    is_detector = params.source in detector_names()
+    columns = classes + 1 if classes is not None and is_detector else classes  # torchvision's class 0 is the background
+    arguments = ({} if columns is None else {"num_classes": columns}) | params.arguments
+    if params.source in segmenters or is_detector:
+        arguments = {"weights_backbone": None} | arguments  # torchvision would download a backbone's
+    try:
+        model: nn.Module = torchvision.models.get_model(params.source, weights=None, **arguments)
+    except Exception as error:  # layers raise errors of many types for a size that they cannot have
+        why = first_line(error) or type(error).__name__
+        raise EnginewrightError(f"model.arguments: torchvision's {params.source} refuses them: {why}") from None
+    return (as_graph(model) if is_detector else model).eval()
+
+
+def _from_factory(params: ModelParams) -> nn.Module:
+    factory = _import_factory(params.source)
+    try:
+        model = factory(**params.arguments)
+        if isinstance(model, nn.Module):
+            model.eval()
+    except USER_ERRORS as error:
+        raise EnginewrightError(f"model.source: {params.source} fails: {describe_user_error(error)}") from None
+    return _require_usable(model, params.source)
+
+
+def _import_factory(source: str) -> Callable[..., object]:
+    module_name, _, name = source.partition(":")
+    look_in_folders_above()
+    try:
+        module = importlib.import_module(module_name)
+    except USER_ERRORS as error:
+        raise EnginewrightError(
+            f"model.source: {module_name} cannot be imported: {describe_user_error(error)}"
+        ) from None
+    factory: Callable[..., object] | None = getattr(module, name, None)
+    if not callable(factory):
+        near = difflib.get_close_matches(name, dir(module), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise EnginewrightError(f"model.source: {module_name} has no function or class '{name}'{hint}")
+    return factory
+
+
+def _require_usable(model: object, source: str) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise EnginewrightError(f"model.source: {source} returns {type(model).__name__}, not a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise EnginewrightError(
+            f"model.source: {source} returns a TorchScript archive, which holds code: return the "
+            "torch.nn.Module that it was made of"
+        )
+    if lazy := sorted(name for name, value in model.named_parameters() if is_lazy(value)):
+        raise EnginewrightError(
+            f"model.source: {source} returns layers that do not know their sizes yet ({first_few(lazy, most=3)}): "
+            "run the model once before returning it"
+        )
+    if odd := sorted(name for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)):
+        raise EnginewrightError(
+            f"model.source: {source} returns a model whose state is more than tensors ({first_few(odd, most=3)}), "
+            "which no file of weights may hold: make it in the factory instead of by get_extra_state"
+        )
+    return model
 
 
 def make_from_timm(params: ModelParams, classes: int | None, pretrained: bool = False) -> nn.Module:
@@ -114,83 +201,77 @@ def _import_timm() -> Any:
     return timm
 
 
-def make_model(params: ModelParams, classes: int | None) -> nn.Module:
-    """Return a new model in evaluation mode, whose weights are those that its code begins with."""
-    match params.library:
-        case "timm":
-            return make_from_timm(params, classes)
-        case "transformers":
-            return make_from_transformers(params.arguments)
-    return _from_factory(params) if params.is_factory else _from_torchvision(params, classes)
+class Detected(NamedTuple):
+    boxes: torch.Tensor  # (batch, anchors, 4): left, top, right and bottom in pixels
+    scores: torch.Tensor  # (batch, anchors, classes), without the background, which is torchvision's class 0
 
 
-def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
-    segmenters = torchvision.models.list_models(torchvision.models.segmentation)
-    known = [*torchvision.models.list_models(torchvision.models), *segmenters, *detector_names()]
-    if params.source not in known:
-        near = difflib.get_close_matches(params.source, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
+class OneStage(nn.Module):
+    """A one-stage detector as a graph can have it: tensors in, boxes and scores out, before one box of each object is
+    chosen. What torchvision does before and after is done by samples.preprocessing, and by the task. Its weights have
+    the names that torchvision gives them."""
+
+    def __init__(self, detector: SSD | RetinaNet | FCOS) -> None:
+        super().__init__()
+        self.backbone, self.head, self.anchor_generator = detector.backbone, detector.head, detector.anchor_generator
+        self._kind, self._coder = type(detector), detector.box_coder
+
+    def forward(self, images: torch.Tensor) -> Detected:
+        height, width = images.shape[-2:]
+        features: Any = self.backbone(images)
+        features = list(features.values())
+        heads = self.head(features)
+        # The anchors of one image are those of all. They depend on its size alone, so that they become constants.
+        (anchors,) = self.anchor_generator(ImageList(images, [(height, width)]), features)
+        corners = self._corners(heads["bbox_regression"], anchors)
+        limits = torch.tensor([width, height, width, height], dtype=corners.dtype)
+        return Detected(torch.minimum(corners.clamp(min=0), limits), self._scores(heads)[..., 1:])
+
+    def _corners(self, found: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor:
+        """Decode a batch as torchvision's coders do, of which one takes single images only."""
+        begin, end = anchors[:, :2], anchors[:, 2:]
+        centre, extent = (begin + end) / 2, end - begin
+        if issubclass(self._kind, FCOS):  # distances to the four sides
+            sizes = torch.cat([extent, extent], dim=-1) if self._coder.normalize_by_size else 1
+            near, far = (found * sizes).split(2, dim=-1)
+            return torch.cat([centre - near, centre + far], dim=-1)
+        coder = self._coder
+        shift, growth = (found / torch.tensor(coder.weights)).split(2, dim=-1)
+        middle = centre + shift * extent
+        half = extent * growth.clamp(max=coder.bbox_xform_clip).exp() / 2
+        return torch.cat([middle - half, middle + half], dim=-1)
+
+    def _scores(self, heads: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits = heads["cls_logits"]
+        if issubclass(self._kind, SSD):
+            return logits.softmax(dim=-1)
+        if issubclass(self._kind, FCOS):
+            return (logits.sigmoid() * heads["bbox_ctrness"].sigmoid()).sqrt()
+        return logits.sigmoid()
+
+
+def detector_names() -> list[str]:
+    return list(list_models(detection))
+
+
+def as_graph(detector: nn.Module) -> nn.Module:
+    """Return a detector of torchvision as a graph can have it."""
+    if not isinstance(detector, SSD | RetinaNet | FCOS):
         raise EnginewrightError(
-            f"model.source: torchvision has no model '{params.source}' for these tasks; {hint} "
-            "A model of your own is package.module:factory"
+            f"model.source: torchvision's {type(detector).__name__} proposes regions first, whose number depends on "
+            "the image, and PyTorch's exporter stops where torchvision.ops.batched_nms branches on it "
+            "(GuardOnDataDependentSymNode). Take a one-stage detector: ssd300_vgg16, ssdlite320_mobilenet_v3_large, "
+            "retinanet_resnet50_fpn, retinanet_resnet50_fpn_v2, fcos_resnet50_fpn. Or give an ONNX file of your own"
         )
-    is_detector = params.source in detector_names()
-    columns = classes + 1 if classes is not None and is_detector else classes  # torchvision's class 0 is the background
-    arguments = ({} if columns is None else {"num_classes": columns}) | params.arguments
-    if params.source in segmenters or is_detector:
-        arguments = {"weights_backbone": None} | arguments  # torchvision would download a backbone's
-    try:
-        model: nn.Module = torchvision.models.get_model(params.source, weights=None, **arguments)
-    except Exception as error:  # layers raise errors of many types for a size that they cannot have
-        why = first_line(error) or type(error).__name__
-        raise EnginewrightError(f"model.arguments: torchvision's {params.source} refuses them: {why}") from None
-    return (as_graph(model) if is_detector else model).eval()
+    return OneStage(detector)
 
 
-def _from_factory(params: ModelParams) -> nn.Module:
-    factory = _import_factory(params.source)
-    try:
-        model = factory(**params.arguments)
-        if isinstance(model, nn.Module):
-            model.eval()
-    except USER_ERRORS as error:
-        raise EnginewrightError(f"model.source: {params.source} fails: {describe_user_error(error)}") from None
-    return _require_usable(model, params.source)
-
-
-def _import_factory(source: str) -> Callable[..., object]:
-    module_name, _, name = source.partition(":")
-    look_in_folders_above()
-    try:
-        module = importlib.import_module(module_name)
-    except USER_ERRORS as error:
-        raise EnginewrightError(
-            f"model.source: {module_name} cannot be imported: {describe_user_error(error)}"
-        ) from None
-    factory: Callable[..., object] | None = getattr(module, name, None)
-    if not callable(factory):
-        near = difflib.get_close_matches(name, dir(module), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise EnginewrightError(f"model.source: {module_name} has no function or class '{name}'{hint}")
-    return factory
-
-
-def _require_usable(model: object, source: str) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise EnginewrightError(f"model.source: {source} returns {type(model).__name__}, not a torch.nn.Module")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise EnginewrightError(
-            f"model.source: {source} returns a TorchScript archive, which holds code: return the "
-            "torch.nn.Module that it was made of"
-        )
-    if lazy := sorted(name for name, value in model.named_parameters() if is_lazy(value)):
-        raise EnginewrightError(
-            f"model.source: {source} returns layers that do not know their sizes yet ({first_few(lazy, most=3)}): "
-            "run the model once before returning it"
-        )
-    if odd := sorted(name for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)):
-        raise EnginewrightError(
-            f"model.source: {source} returns a model whose state is more than tensors ({first_few(odd, most=3)}), "
-            "which no file of weights may hold: make it in the factory instead of by get_extra_state"
-        )
-    return model
+def with_usual_epsilon(detector: nn.Module) -> nn.Module:
+    """Return published detectors, in whose normalization torchvision sets epsilon to 0, with its usual value: a new
+    model, which only takes over the weights, has that one. The variance makes up for the difference."""
+    for layer in detector.modules():
+        if isinstance(layer, FrozenBatchNorm2d):
+            usual = FrozenBatchNorm2d(1).eps
+            layer.running_var += layer.eps - usual
+            layer.eps = usual
+    return detector

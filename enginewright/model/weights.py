@@ -22,9 +22,8 @@ from enginewright.core.user_files import user_checkpoint
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.model.checkpoint import State, apply_weights, not_finite, read_checkpoint, require_finite
-from enginewright.model.factory import make_from_timm, make_model
+from enginewright.model.factory import as_graph, detector_names, make_from_timm, make_model, with_usual_epsilon
 from enginewright.model.from_transformers import load_from_transformers
-from enginewright.model.one_stage import as_graph, detector_names, with_usual_epsilon
 from enginewright.model.source_model import Misfit, require_runs, run_model
 
 READ_AT_ONCE = 32

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from enginewright.core.facts import QUANTIZED, RUNTIMES
+from enginewright.core.facts import PYTORCH, QUANTIZED, RUNTIMES
 from enginewright.core.params.measuring import NUMBER_FORMATS
 from enginewright.core.text import first_few
 from enginewright.data.sample_set import Padding
 from enginewright.engine.record import short_name
 from enginewright.measure.speed_records import Ratio, baseline_title
-from enginewright.model.records import PYTORCH
 from enginewright.precision.mixing.records import Mix, in_words
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.tables import OWN_PROCESS

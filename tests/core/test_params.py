@@ -11,7 +11,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.params.model import ModelParams
 from enginewright.core.params.precisions import PrecisionParams
-from enginewright.model.records import Weights
+from enginewright.model.checkpoint import Weights
 
 MIXED = {"floating": "bf16", "seconds": 1, "traces": None}
 BEST = {

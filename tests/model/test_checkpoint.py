@@ -14,6 +14,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.params.model import ModelParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.model.checkpoint import (
+    Weights,
     apply_weights,
     load_model,
     not_finite,
@@ -22,7 +23,6 @@ from enginewright.model.checkpoint import (
     save_weights,
 )
 from enginewright.model.factory import make_model
-from enginewright.model.records import Weights
 from enginewright.model.weights import obtain_model
 
 MODEL, CLASSES = ModelParams(source="squeezenet1_1", arguments={}), 3

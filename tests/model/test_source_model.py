@@ -13,7 +13,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.samples import TextPreprocessing
 from enginewright.data.sample_set import Manifest, PreparedTexts, SampleSet
 from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.model.records import Weights
+from enginewright.model.checkpoint import Weights
 from enginewright.model.source_model import (
     open_source_model,
     require_runs,

@@ -5,6 +5,7 @@ import pytest
 from support.findings import race_of
 from support.results import accuracy, agreed
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import Profile, Range
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord, Layer, LayerTime
@@ -21,7 +22,6 @@ from enginewright.measure.speed_records import (
     Throughput,
     Trace,
 )
-from enginewright.model.records import PYTORCH
 from enginewright.precision.cast import Conversion
 from enginewright.precision.mixing.records import MIX
 from enginewright.report.evidence import Evidence, Findings, gather_findings

@@ -4,6 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import build_engine
@@ -13,7 +14,6 @@ from enginewright.engine.this_machine import describe_machine
 from enginewright.measure.accuracy_records import Errors, Spread, Validation
 from enginewright.measure.changes import Measured, Measurements, Verdict
 from enginewright.measure.speed_records import Benchmark, Contention, Latency, MachinePace, Ratio
-from enginewright.model.records import PYTORCH
 from support.command import ROOT
 from support.results import accuracy, agreed
 
