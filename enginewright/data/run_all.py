@@ -31,9 +31,8 @@ def run_all(
 ) -> Outputs:
     """Return the outputs for all samples, or for those that are `chosen`, without those that only filled a batch.
 
-    `outputs` runs the batches in place of `run`, such as on other machines.
-
-    They lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their arrays.
+    `outputs` runs the batches in place of `run`, such as on other machines. Outputs lie on disk, as masks of many
+    images exceed memory, in files without a name, which vanish with their arrays.
     """
     chosen = np.arange(len(samples)) if chosen is None else chosen
     batches = samples.places(chosen, batch, whole)
@@ -46,9 +45,8 @@ def run_all(
         else (run(samples.read_at(chosen[places])) for places in batches)
     )
     with ExitStack() as opened:
-        for places, found in zip(
-            progress(batches, label, len(batches), "batches") if label else batches, done, strict=True
-        ):
+        shown = progress(batches, label, len(batches), "batches") if label else batches
+        for places, found in zip(shown, done, strict=True):
             counted = places[:left]
             lengths = None if samples.lengths is None else samples.lengths[chosen[counted]]
             for name, values in found.items():

@@ -65,10 +65,6 @@ class Manifest(Record):
             return "texts"
         return "images" if self.preprocessing else "samples"
 
-    @property
-    def is_labeled(self) -> bool:
-        return all(sample.label is not None for sample in self.samples)
-
 
 MANIFEST, TRUTH = "manifest.json", "truth.npy"
 LENGTHS, TOKENIZER = "lengths.npy", "tokenizer.json"  # of texts
@@ -103,7 +99,7 @@ class SampleSet:
     @property
     def labels(self) -> NDArray[np.int64] | None:
         labels = [sample.label for sample in self.manifest.samples if sample.label is not None]
-        return np.array(labels, np.int64) if self.manifest.is_labeled else None
+        return np.array(labels, np.int64) if len(labels) == len(self) else None
 
     @property
     def classes(self) -> int:
@@ -165,16 +161,16 @@ class SampleSet:
     def cycled(self, count: int) -> Feeds:
         """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
         places = np.arange(count) % max(1, len(self))
-        feeds = self.read_at(places) if len(self) else self._zeros(count)
+        if len(self):
+            feeds = self.read_at(places)
+        else:
+            dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew().items()
+            zeros = {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays}
+            feeds = self._with_values(zeros)
         if self.sized is None or self.sizes is None:
             return feeds
         lengths = self.lengths[places] if self.lengths is not None and len(self) else None
         return resized(feeds, self.sized, self.sizes, lengths)
-
-    def _zeros(self, count: int) -> Feeds:
-        dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew()
-        zeros = {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
-        return self._with_values(zeros)
 
     def at(self, sizes: Mapping[str, int], profile: Profile) -> "SampleSet":
         """Return the samples repeated or cut to these sizes in `cycled`: timings do not depend on their content."""

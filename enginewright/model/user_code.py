@@ -15,11 +15,8 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.user_files import look_in_folders_above
 
-KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
-INSTALL_FOLDERS = {
-    Path(folder).resolve()
-    for folder in (*map(sysconfig.get_path, KINDS), *site.getsitepackages(), site.getusersitepackages())
-}
+PYTHONS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+INSTALL_FOLDERS = {Path(each).resolve() for each in (*PYTHONS, *site.getsitepackages(), site.getusersitepackages())}
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")  # a .pth file may add those of another environment to sys.path
 ENGINEWRIGHT = Path(__file__).parents[1]
 MOST_LINES = 3  # of a traceback, and of a message

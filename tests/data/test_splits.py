@@ -112,7 +112,7 @@ def test_unlabeled_images_leave_no_labels(pets, samples_params):
     source = open_source(samples_params("data/pets/cat/deeper"), Path("data"))
     write_split(source, [0], samples_params(), Path("validation"))
     samples = SampleSet.open(Path("validation"))
-    assert (samples.labels, samples.manifest.class_names, samples.manifest.is_labeled) == (None, (), False)
+    assert (samples.labels, samples.manifest.class_names) == (None, ())
 
 
 def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):

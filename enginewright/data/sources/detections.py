@@ -36,23 +36,21 @@ def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
     categories = _by_id(file, document, "categories", ("name",))
     classes = listed or Classes.of([str(categories[each]["name"]) for each in sorted(categories)])
     places = _places(file, categories, classes)
-    rows: dict[Any, list[list[float]]] = {identity: [] for identity in images}
-    numbers: dict[Any, list[int]] = {identity: [] for identity in images}
+    found: dict[Any, list[tuple[int, list[float]]]] = {identity: [] for identity in images}
     for number, annotation in enumerate(document["annotations"]):
-        image, row = _row(file, number, annotation, rows, places)
-        rows[image].append(row)
-        numbers[image].append(number)
-    order = list(images)
-    arrays = [np.array(rows[identity], np.float64).reshape(-1, COLUMNS) for identity in order]
-    require_boxes(file, arrays, classes.names)
-    boxes = Boxes(
-        arrays,
-        lambda index, row: _where(file, "annotations", numbers[order[index]][row]),
-        sizes=[_size(images[identity]) for identity in order],
-    )
-    files = [_image_file(file, number, images[each], data) for number, each in enumerate(order)]
-    _print_unlisted_images(file, files)
-    names = [str(images[identity]["file_name"]) for identity in order]
+        image, row = _row(file, number, annotation, images, places)
+        found[image].append((number, row))
+    rows = [np.array([row for _, row in each], np.float64).reshape(-1, COLUMNS) for each in found.values()]
+    require_boxes(file, rows, classes.names)
+    numbers = [[number for number, _ in each] for each in found.values()]
+    sizes = [_size(image) for image in images.values()]
+    boxes = Boxes(rows, lambda index, row: _where(file, "annotations", numbers[index][row]), sizes=sizes)
+    files = [_image_file(file, number, image, data) for number, image in enumerate(images.values())]
+    # One without boxes would be listed, too.
+    beside = {path for folder in {each.parent for each in files} for path in folder.iterdir() if is_image(path)}
+    if left := sorted(map(str, beside.difference(files))):
+        print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left, most=3)}")
+    names = [str(image["file_name"]) for image in images.values()]
     return ImageFiles(files, names, None, classes.names, truths=boxes)
 
 
@@ -140,13 +138,6 @@ def _image_file(file: Path, number: int, image: Mapping[str, Any], data: Path) -
             file, "images", number, f"names {found}, which lies outside {data}/: DVC would not see it change"
         )
     return found
-
-
-def _print_unlisted_images(file: Path, listed: Sequence[Path]) -> None:
-    """Print which images lie beside those that are listed. One without boxes would be listed, too."""
-    beside = {path for folder in {each.parent for each in listed} for path in folder.iterdir() if is_image(path)}
-    if left := sorted(map(str, beside.difference(listed))):
-        print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left, most=3)}")
 
 
 def _mistake(file: Path, name: str, number: int, what: str) -> EnginewrightError:
