@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from enginewright.core.facts import is_own
 from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ONNXRUNTIME
 from enginewright.core.user_files import (
@@ -49,8 +48,7 @@ def machine(
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
     users = params.model
     model = fingerprint(users.source) | files_named_in(users.arguments) if users.is_factory else {}
-    judged_by = fingerprint_of_task(params.task) if is_own(params.task) else {}
-    for stage, its_code in code_of_stages(runtimes, model, judged_by).items():
+    for stage, its_code in code_of_stages(runtimes, model, fingerprint_of_task(params.task)).items():
         its_code.write_if_new(code / f"{stage}.json")
     print(described.in_words())
 

@@ -142,10 +142,6 @@ class Known(Record):
 LABELLED = Known(array="labels", labels=True)
 
 
-def is_own(task: str) -> bool:
-    return task not in TASKS
-
-
 # The rows of known boxes, as truth.npy has them for each image.
 
 COLUMNS = 6  # class, left, top, right, bottom, and which kind it is

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import TASKS
 from enginewright.core.files import sha256
 from enginewright.core.user_files import look_in_folders_above
 
@@ -30,8 +31,9 @@ def fingerprint(source: str) -> dict[str, str]:
 
 
 def fingerprint_of_task(task: str) -> dict[str, str]:
-    """Do the same for a task. It is derived from a class of Enginewright, whose own files are those of each stage."""
-    return {name: sha256(file) for name, file in sorted(watched_files(task, "task", without=("enginewright",)).items())}
+    """Do the same for the user's own task. It is derived from a class of Enginewright, whose files are the stages'."""
+    files = {} if task in TASKS else watched_files(task, "task", without=("enginewright",))
+    return {name: sha256(file) for name, file in sorted(files.items())}
 
 
 def files_named_in(arguments: object) -> dict[str, str]:

@@ -11,7 +11,6 @@ from typing import Any, Self
 import pynvml
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import is_own
 from enginewright.core.files import HISTORY, LOCK, Record, sha256, sha256_of
 from enginewright.core.params.all import Params
 from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
@@ -42,7 +41,7 @@ def _files_of(params: Params) -> dict[str, Any]:
     return {
         "files": {str(file): sha256(file) for place in places if place.exists() for file in _files_in(place)},
         "model": fingerprint(model.source) | files_named_in(model.arguments) if model.is_factory else {},
-        "task": fingerprint_of_task(params.task) if is_own(params.task) else {},
+        "task": fingerprint_of_task(params.task),
         "samples": _samples(),
     }
 
