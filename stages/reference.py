@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.files import new_folder
 from enginewright.core.params.build import Profile
 from enginewright.core.params.model import BoxesParams, ModelParams
@@ -12,7 +13,7 @@ from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.measure.accuracy_records import Reference
 from enginewright.measure.agreement import answers_by_chance
 from enginewright.measure.examples import doubt_about_preparation
-from enginewright.model.source_model import made_by, model_work, open_source_model
+from enginewright.model.source_model import GIVEN_GRAPH, model_work, open_source_model
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
 
@@ -33,7 +34,7 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     truth, everything = samples.truth, np.arange(len(samples))
     measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
     metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}
-    maker = made_by(weights)
+    maker = "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
     doubt = doubt_about_preparation(run, samples, task, outputs, sizes, maker)
     result = Reference(
         made_by=maker,

@@ -17,7 +17,6 @@ from onnx.inliner import inline_local_functions
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import Profile
 from enginewright.core.params.model import ModelParams
 from enginewright.core.spread import Work
@@ -37,6 +36,7 @@ Comparable = Callable[[Outputs, Outputs], tuple[Outputs, Outputs]]
 
 
 def open_source_model(weights: Path, threads: int = 0) -> Run:
+    """Return what runs the model, or the user's own ONNX file."""
     given = weights / GIVEN_GRAPH
     if not given.exists():
         return partial(_run_or_explain, partial(run_model, load_model(weights)), describe_user_error)
@@ -71,10 +71,6 @@ def model_work(weights: Path) -> ModelWork:
         return ModelWork(weights)
     source = ModelParams(source=Weights.read(weights / WEIGHTS_RECORD).model, arguments={})
     return ModelWork(weights, code=watched_files(source.source) if source.is_factory else {})
-
-
-def made_by(weights: Path) -> str:
-    return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
 
 
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:

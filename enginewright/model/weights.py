@@ -40,7 +40,7 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     model.to(memory_format=torch.channels_last)  # a third faster on a CPU
     if params.epochs:
         train_all_layers(model, samples, params)
-    fit_statistics_and_last_layer(model, samples)  # on a CPU, since a GPU would round to fewer bits
+    _fit_statistics_and_last_layer(model, samples)  # on a CPU, since a GPU would round to fewer bits
     model.to(memory_format=torch.contiguous_format).eval()
 
 
@@ -87,7 +87,7 @@ def usable_device(name: str) -> torch.device:
         ) from None
 
 
-def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
+def _fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
     """Fit BatchNorm's statistics, then the last layer, in one forward pass each over images of their own size."""
     head = last_layer(model)
     if average_statistics_anew(model):

@@ -89,26 +89,18 @@ class Detection(Task):
         ]
         if len(pairs) > 1:  # of four classes, scores look like boxes
             pairs = [pair for pair in pairs if "box" in pair.boxes.lower() and "box" not in str(pair.scores).lower()]
-        singles = [
-            Layout(form, name)
-            for name, shape in tables.items()
-            for form in self._forms(SINGLES)
-            if self._fits(form, shape)
-        ]
+        forms = self._forms(SINGLES)
+        singles = [Layout(form, name) for name in tables for form in forms if self._fits(form, tables[name])]
         found = self._chosen(shapes) or pairs or singles
         return [each for each in found if self._asked is None or self._asked in each.outputs]
 
     def _chosen(self, shapes: Shapes) -> list[Layout]:
         """Return how boxes are read that the model has chosen already. The names say which numbers are which."""
-        named = {
-            meaning: [name for name in shapes if any(word in name.lower() for word in words)]
-            for meaning, words in {"classes": ("class", "label"), "count": ("count", "num")}.items()
-        }
         return [
             Layout(CHOSEN, boxes, scores, (classes, count))
             for boxes, shape in shapes.items()
-            for classes in named["classes"]
-            for count in named["count"]
+            for classes in (name for name in shapes if "class" in name.lower() or "label" in name.lower())
+            for count in (name for name in shapes if "count" in name.lower() or "num" in name.lower())
             for scores in shapes.keys() - {boxes, classes, count}
             if len(shape) == 3 and shape[2] == 4 and len(shapes[scores]) == len(shapes[classes]) == 2
             if _same(shape[1], shapes[scores][1]) and _same(shape[1], shapes[classes][1])

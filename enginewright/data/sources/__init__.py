@@ -21,7 +21,7 @@ Source = ImageFiles | ImageArray | Tensors | Texts
 def open_source(params: SamplesParams, data: Path, known: Known = LABELLED, texts: Path = TEXTS) -> Source:
     """Open the samples with what the task wants to know of them, as far as it is there. Texts lie in another folder."""
     known = known.model_copy(update={"ignore": params.ignore})
-    source = (_open_texts if params.text else _open)(params, texts if params.text else data, known)
+    source = _open_texts(params, texts, known) if params.text else _open(params, data, known)
     names = (*source.class_names, *(source.names if isinstance(source, ImageFiles) else ()))
     if odd := [name for name in names if not is_unicode(name)]:
         raise EnginewrightError(
