@@ -29,13 +29,13 @@ AFTER_PADDING = (
 )  # fmt: skip
 
 
-def read_json(file: Path, wanted: type) -> Any:
+def read_json(file: Path, kind: type) -> Any:
     try:
         found = json.loads(file.read_text("utf-8"))
     except UNREADABLE as error:
         raise EnginewrightError(f"model.source: {file} is not JSON: {error}") from None
-    if not isinstance(found, wanted):
-        raise EnginewrightError(f"model.source: {file} holds no {'object' if wanted is dict else 'list'} of JSON")
+    if not isinstance(found, kind):
+        raise EnginewrightError(f"model.source: {file} holds no {'object' if kind is dict else 'list'} of JSON")
     return found
 
 

@@ -60,16 +60,16 @@ class Classification(OneOutput):
         right = [_right(outputs[name][block], truth[places[block]]) for block in blocks(outputs[name])]
         return list(np.concatenate(right).T[: len(self.metrics)])
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
-        name = self.read_from(wanted)
-        return (_top_classes(wanted[name]) == _top_classes(got[name])).astype(np.float64) if name else None
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
+        name = self.read_from(reference)
+        return (_top_classes(reference[name]) == _top_classes(got[name])).astype(np.float64) if name else None
 
-    def leads_kept(self, wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
-        if not (name := self.read_from(wanted)):
+    def leads_kept(self, reference: Outputs, got: Outputs) -> NDArray[np.float64]:
+        if not (name := self.read_from(reference)):
             return np.empty(0)
         shares = []
-        for block in blocks(wanted[name]):
-            exact, found = finite(wanted[name][block]), finite(got[name][block])
+        for block in blocks(reference[name]):
+            exact, found = finite(reference[name][block]), finite(got[name][block])
             answers = exact.argmax(axis=1)
             shares.append(_margins(found, answers) / np.maximum(_margins(exact, answers), TINY))
         return np.concatenate(shares)

@@ -224,14 +224,14 @@ class Detection(Task):
             rows[: len(found)], count[:] = found, len(found)
         return dict(zip(CHOSEN_OUTPUTS, (chosen[..., :4], chosen[..., 4], chosen[..., 5], counts), strict=True))
 
-    def comparable(self, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+    def comparable(self, reference: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
         """Return boxes that the model has chosen, those of both models in one order: two of nearly the same score
         often swap places. A box that only one of them has counts by its score, for which the other has zero."""
-        layout = self.layout({name: values.shape for name, values in wanted.items()})
-        one, other = self._found(wanted), self._found(got)
+        layout = self.layout({name: values.shape for name, values in reference.items()})
+        one, other = self._found(reference), self._found(got)
         if layout is None or layout.form not in CHOSEN_ALREADY or one is None or other is None:
-            return wanted, got
-        rows = np.zeros((2, len(wanted[layout.boxes]), 2 * self._how.most, 5))
+            return reference, got
+        rows = np.zeros((2, len(reference[layout.boxes]), 2 * self._how.most, 5))
         for place, both in enumerate(zip(one, other, strict=True)):
             for side, found in enumerate(_side_by_side(*both)):
                 rows[side, place, : len(found)] = found
@@ -244,17 +244,17 @@ class Detection(Task):
         matches = match_all(zip(found, (truth[place] for place in places), strict=True))
         return [matches] * len(self.metrics)
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of sure boxes, of PyTorch and of the engine, that the other one has, too. It
         need not be sure of them: a score that moves from just above the limit to just below is the same answer."""
-        one, other = self._found(wanted), self._found(got)
+        one, other = self._found(reference), self._found(got)
         if one is None or other is None:
             return None
         return np.array([self._share_of_same(*both) for both in zip(one, other, strict=True)], np.float64)
 
-    def _share_of_same(self, wanted: Rows, got: Rows) -> float:
-        same = (overlaps(wanted, got) >= SAME_PLACE) & (wanted[:, 5:6] == got[:, 5])
-        scores, others = wanted[:, 4:5], got[:, 4]
+    def _share_of_same(self, reference: Rows, got: Rows) -> float:
+        same = (overlaps(reference, got) >= SAME_PLACE) & (reference[:, 5:6] == got[:, 5])
+        scores, others = reference[:, 4:5], got[:, 4]
         seen = same & (others >= STILL_SEEN * scores), same & (scores >= STILL_SEEN * others)
         sure = np.concatenate([scores[:, 0] >= self._how.sure, others >= self._how.sure])
         return float(np.concatenate([seen[0].any(axis=1), seen[1].any(axis=0)])[sure].mean()) if sure.any() else 1.0
@@ -318,9 +318,9 @@ def _same(one: object, other: object) -> bool:
     return one == other or not (isinstance(one, int) and isinstance(other, int))
 
 
-def _counts(size: object, wanted: int, least: int) -> bool:
+def _counts(size: object, expected: int, least: int) -> bool:
     """Tell whether an axis has the wanted size, or at least the least one if none is known."""
-    return isinstance(size, int) and (size == wanted if wanted else size >= least)
+    return isinstance(size, int) and (size == expected if expected else size >= least)
 
 
 def _more(one: object, other: object) -> bool:

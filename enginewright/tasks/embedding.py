@@ -65,28 +65,28 @@ class Embedding(OneOutput):
         cosines = (vectors[firsts] * vectors[firsts + 1]).sum(axis=1)
         return [np.column_stack([cosines, truth[places[firsts] // 2]]).astype(np.float64)]
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of its nearest neighbours, among all samples, that are PyTorch's nearest.
 
         One that PyTorch has as near as its last neighbour, to AS_NEAR, counts: among thousands of samples many are as
         near, and which of them comes last means nothing. Benchmarks of neighbour searches count the same way.
         """
-        name = self.read_from(wanted)
-        if not name or len(wanted[name]) < 2:
+        name = self.read_from(reference)
+        if not name or len(reference[name]) < 2:
             return None
-        count = min(NEIGHBOURS, len(wanted[name]) - 1)
+        count = min(NEIGHBOURS, len(reference[name]) - 1)
         shares = []
-        for before, after in zip(_cosines(wanted[name]), _cosines(got[name]), strict=True):
+        for before, after in zip(_cosines(reference[name]), _cosines(got[name]), strict=True):
             last = -np.partition(-before, count - 1, axis=1)[:, count - 1 : count]
             nearest = np.argpartition(-after, count - 1, axis=1)[:, :count]
             shares.append((np.take_along_axis(before, nearest, 1) >= last - AS_NEAR).mean(axis=1))
         return np.concatenate(shares)
 
-    def beside(self, wanted: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
+    def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the nearest of all texts, by PyTorch's vectors and by the engine's, each with both cosines."""
-        name = self.read_from(wanted) or ""
+        name = self.read_from(reference) or ""
         cosines = []
-        for directions in (_directions(outputs[name]) for outputs in (wanted, got)):
+        for directions in (_directions(outputs[name]) for outputs in (reference, got)):
             cosines.append(directions @ directions[place])
             cosines[-1][place] = -np.inf
 

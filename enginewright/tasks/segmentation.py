@@ -66,10 +66,10 @@ class Segmentation(OneOutput):
         ]
         return [np.array(counts, np.float64)]
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
-        if not (name := self.read_from(wanted)):
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
+        if not (name := self.read_from(reference)):
             return None
-        same = [_maps(wanted[name][block]) == _maps(got[name][block]) for block in blocks(wanted[name])]
+        same = [_maps(reference[name][block]) == _maps(got[name][block]) for block in blocks(reference[name])]
         return np.concatenate([part.mean(axis=(1, 2)) for part in same])
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:

@@ -98,13 +98,13 @@ class Task(Protocol):
         """Return the statistics of each metric, or nothing if the outputs hold no answers."""
         ...
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of its answer that is the same, or None if that has no meaning."""
         return None
 
-    def comparable(self, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+    def comparable(self, reference: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
         """Return both outputs so that errors between them can be measured number by number."""
-        return wanted, got
+        return reference, got
 
     def in_graph(self, shapes: Shapes) -> dict[str, Any]:
         """Return what a graph needs to choose among the answers itself, or nothing if it does not."""
@@ -114,7 +114,7 @@ class Task(Protocol):
         """Return outputs of the model as those of an engine that chooses among the answers itself, if it does."""
         return outputs
 
-    def leads_kept(self, wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
+    def leads_kept(self, reference: Outputs, got: Outputs) -> NDArray[np.float64]:
         """Return for each sample how much of the lead of PyTorch's answer over the next best is left, if it has one."""
         return NONE
 
@@ -126,12 +126,12 @@ class Task(Protocol):
         """Return the answer for each sample of a batch, with at most `top` guesses where there are several."""
         ...
 
-    def beside(self, wanted: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
+    def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the answers of PyTorch and of the engine for one text of many, for people. `words` returns what the
         text at a place says."""
         one, other = (
             next(self.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE))
-            for each in (wanted, got)
+            for each in (reference, got)
         )
         return one.text, other.text
 
@@ -183,17 +183,15 @@ class OneOutput(Task):
     def read_from(self, outputs: Outputs) -> str | None:
         return self.reads({name: values.shape for name, values in outputs.items()})
 
-    def unread(self, shapes: Shapes, wanted: str) -> str | None:
+    def unread(self, shapes: Shapes, what: str) -> str | None:
         """Say why no output is read, if there is not exactly one that may be `wanted`. The user may expect none."""
         if self._asked == NO_SCORES or self.reads(shapes):
             return None
         if self._asked:
-            return f"model.scores: '{self._asked}' is no output with {wanted}"
+            return f"model.scores: '{self._asked}' is no output with {what}"
         if candidates := self.candidates(shapes):
-            return f"model.scores: outputs {', '.join(candidates)} may each be the one with {wanted}: name it"
-        return (
-            f"task: no output has {wanted}; name another task, or set model.scores: {NO_SCORES} to judge errors alone"
-        )
+            return f"model.scores: outputs {', '.join(candidates)} may each be the one with {what}: name it"
+        return f"task: no output has {what}; name another task, or set model.scores: {NO_SCORES} to judge errors alone"
 
     def with_classes(self, shapes: Shapes, axes: int) -> list[str]:
         """Return the outputs of so many axes whose second has each class, or two or more if these are unknown."""

@@ -82,19 +82,19 @@ def open_digits() -> ImageArray:
     return ImageArray("digits", pixels, digits.target.tolist(), tuple(map(str, digits.target_names)), digits=4)
 
 
-def read_arrays(path: Path, wanted: Sequence[str] = ()) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a NumPy file, or only those that are wanted, of which the first must be there."""
+def read_arrays(path: Path, expected: Sequence[str] = ()) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of a NumPy file, or only those that are expected, of which the first must be there."""
     try:
         if path.suffix == ".npy":
             return {"images": np.load(path, mmap_mode="r", allow_pickle=False)}
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-            if wanted and wanted[0] not in names:
+            if expected and expected[0] not in names:
                 raise EnginewrightError(
-                    f"samples.source: {path} holds {', '.join(names) or 'nothing'}, but no array called {wanted[0]}; "
+                    f"samples.source: {path} holds {', '.join(names) or 'nothing'}, but no array called {expected[0]}; "
                     "to feed the model with arrays by the names of its inputs, set samples.preprocessing: null"
                 )
-            return {name: _map(archive, name) for name in names if not wanted or name in wanted}
+            return {name: _map(archive, name) for name in names if not expected or name in expected}
     except EnginewrightError:
         raise
     except Exception as error:  # NumPy and zipfile raise what the parsers beneath them do: of Python, of zlib
