@@ -25,11 +25,12 @@ TURNS = 5
 STAGE = """
 import time
 from pathlib import Path
-from stages.calibrate import calibrate
+from enginewright.core.params.all import Params
+from enginewright.pipeline.ranges import calibrate
 began = time.perf_counter()
 made = Path("artifacts")
 samples, dialect = made / "samples/calibration", made / "dialect.json"
-calibrate(Path("data/calibration"), made / "simplified", samples, dialect, Path("calibrated-anew"))
+calibrate(Params.read(), Path("data/calibration"), made / "simplified", samples, dialect, Path("calibrated-anew"))
 print(time.perf_counter() - began)
 """
 

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from enginewright.cli.recipes import overlay
+from enginewright.core.facts import PrecisionName
 from enginewright.core.params.all import Params
+from enginewright.core.params.edit import overlay
 from enginewright.data.sample_set import Part, SampleSet, cut
 from enginewright.engine.build import EngineWork
 from enginewright.graph.as_written import GraphWork
 from enginewright.precision.calibration.measure import Measuring
 
 ROOT, ARTIFACTS = Path(__file__).parents[1], Path("artifacts")
-PRECISION = "int8"
+PRECISION: PrecisionName = "int8"
 # ResNet-50 at 64 pixels. Its weights are not trained: that takes an hour, and changes no time measured here.
 SETTINGS: dict[str, Any] = {
     "runtime": "openvino",
@@ -30,14 +31,14 @@ SETTINGS: dict[str, Any] = {
 
 def make_project(folder: Path) -> None:
     """Run the stages that the work needs in a folder, unless they have been, and go there."""
-    from stages.build import build
-    from stages.calibrate import calibrate
-    from stages.convert import convert
-    from stages.export import export
-    from stages.machine import machine
-    from stages.samples import samples
-    from stages.simplify import simplify
-    from stages.weights import weights
+    from enginewright.core.params.all import Params
+    from enginewright.pipeline.build import build
+    from enginewright.pipeline.graphs import convert
+    from enginewright.pipeline.machine import machine
+    from enginewright.pipeline.model import export
+    from enginewright.pipeline.ranges import calibrate, simplify
+    from enginewright.pipeline.samples import samples
+    from enginewright.pipeline.weights import weights
 
     engine = ARTIFACTS / "engines" / PRECISION
     if (folder / engine).exists():
@@ -60,14 +61,15 @@ def make_project(folder: Path) -> None:
     places = ("weights", "exported", "simplified", "calibrated", "rescued", "converted")
     model, exported, simplified, calibrated, rescued, converted = (ARTIFACTS / name for name in places)
     given, converted = exported / "boxes.json", converted / PRECISION
-    machine(*(*users, *records, ARTIFACTS / "code"))
-    samples(Path("data/images"), Path("data/texts"), task, **sets)
-    weights(Path("data/weights"), Path("data/models"), training, model)
-    export(model, validation, exported)
-    simplify(exported, validation, simplified)
-    calibrate(Path("data/calibration"), simplified, calibration, dialect, calibrated)
-    convert(PRECISION, simplified, calibrated, calibrated, rescued, calibration, dialect, given, converted)
-    build(PRECISION, converted, target, validation, Path("data/plugins"), engine)
+    params = Params.read()
+    machine(params, *(*users, *records, ARTIFACTS / "code", ARTIFACTS / "parameters"))
+    samples(params, Path("data/images"), Path("data/texts"), task, **sets)
+    weights(params, Path("data/weights"), Path("data/models"), training, model)
+    export(params, model, validation, exported)
+    simplify(params, exported, validation, simplified)
+    calibrate(params, Path("data/calibration"), simplified, calibration, dialect, calibrated)
+    convert(params, PRECISION, simplified, calibrated, calibrated, rescued, calibration, dialect, given, converted)
+    build(params, PRECISION, converted, target, validation, Path("data/plugins"), engine)
 
 
 def measuring() -> Measuring:

@@ -55,7 +55,7 @@ def errors() -> Iterator[tuple[str, float, float]]:
     from enginewright.precision.calibration.auto import error_at_once, error_of
     from enginewright.precision.dialect import dialect_of
     from enginewright.precision.rescue.records import open_calibrated
-    from enginewright.precision.rescue.rescue import Attempts, Trial
+    from enginewright.precision.rescue.rescue import Attempts, Confirmation
 
     samples, validation = (SampleSet.open(zoo.made_at(f"samples/{name}")) for name in ("calibration", "validation"))
     given = open_calibrated(zoo.made_at("simplified"), zoo.made_at("calibrated"), samples)
@@ -67,7 +67,7 @@ def errors() -> Iterator[tuple[str, float, float]]:
 
     wanted = answers(exact)
     keep, wide = PrecisionParams.read_for("int8").keep, dialect_of("openvino", "cpu", "avx512_vnni")
-    trial = Trial(exact, samples)
+    trial = Confirmation(exact, samples)
     with scratch_folder() as scratch:
         attempts = Attempts("int8", keep, wide, samples, scratch)
         equalized = attempts.equalize(given, trial.fitting)

@@ -220,12 +220,13 @@ FAULTS: dict[str, Fault] = {
 
 def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.ModelProto, list[Feeds]]:
     """Return the graph of a whole network without the rewrites that avoid faults, and samples for it."""
+    from enginewright.core.params.all import Params
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph import simplify
     from enginewright.graph.onnx_file import load_graph
+    from enginewright.pipeline.graphs import convert
     from enginewright.precision import in_dialect
     from enginewright.precision.dialect import dialect_of
-    from stages.convert import convert
 
     simplify.SKIPPED.remove(ONE_PLACE)
     if not Path("artifacts/rescued").exists():
@@ -243,7 +244,7 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
     given = zoo.made_at("samples/calibration"), Path("dialect.json"), zoo.made_at("exported/boxes.json")
     with tempfile.TemporaryDirectory(dir=".") as folder:
         converted = Path(folder) / precision
-        convert(precision, simplified, made_from, calibrated, rescued, *given, converted)
+        convert(Params.read(), precision, simplified, made_from, calibrated, rescued, *given, converted)
         samples = SampleSet.open(zoo.made_at("samples/validation"))
         return load_graph(converted / "model.onnx"), [dict(samples.cycled(size)) for size in (8, 1)]
 

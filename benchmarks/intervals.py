@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import COUNTED, NO_CLASS
 from enginewright.core.params.model import BoxesParams
-from enginewright.measure.accuracy_records import Interval
-from enginewright.measure.intervals import agreement_at, interval_of_drop
+from enginewright.measure.intervals import agreement_at, drop_at
+from enginewright.measure.records import Interval
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.task import Task
 
@@ -157,7 +157,7 @@ def figures(task: Task, world: World) -> Iterator[Figure]:
     statistics = [task.measure(each, world.truth, places) for each in both]
     for metric, wanted, got in zip(task.metrics, *statistics, strict=False):
         drop = (metric.over(wanted) - metric.over(got)) * (1 if metric.higher_is_better else -1)
-        yield Figure(metric.name, drop, interval_of_drop(metric, wanted, got))
+        yield Figure(metric.name, drop, drop_at(metric, wanted, got)(len(wanted)))
     if task.agreement and (shares := task.agree(*both)) is not None:
         interval = agreement_at(shares, task.together, task.in_pairs)(len(shares))
         yield Figure(task.agreement, float(shares.mean()), interval)

@@ -22,7 +22,7 @@ from zoo_models import Row
 
 if TYPE_CHECKING:
     from enginewright.core.facts import PrecisionName
-    from enginewright.precision.mixing.records import Mix, Way
+    from enginewright.precision.mixing.records import Assignment, Mix
 
 ROWS = peers.HERE.parent / "docs" / "results" / "mixes.jsonl"
 MODELS = ("mobilenet_v3_small", "vit", "squeezenet1_1", "resnet18")
@@ -41,8 +41,9 @@ SETTINGS = {
 
 def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     """Make the engines and their mix in the current folder, and write the model's row."""
+    from enginewright.core.params.all import Params
+    from enginewright.pipeline.mix import mix
     from enginewright.precision.mixing.records import Mix
-    from stages.mix import mix
 
     peers.write_params(name, 0, "cpu")
     zoo.change_params(SETTINGS | {"mix": {"best": {"floating": floating, "seconds": 1.5, "traces": None}}})
@@ -57,7 +58,7 @@ def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     found = zoo.made_at("mixed/best.json")
     given = [zoo.made_at(place) for place in (*made_of, *records)]
     given += [Path("data/plugins"), Path("data/traces"), found]
-    mix("best", *given)
+    mix(Params.read(), "best", *given)
     row_file.write_text(json.dumps({"model": name} | told(Mix.read(found))))
 
 
@@ -67,15 +68,15 @@ def told(mix: "Mix") -> Row:
         "floating": mix.types[1],
         "parts": len(mix.blocks),
         "rival": mix.rival,
-        "mixed": None if mix.mixed is None else parts_by_float(mix.candidates[mix.mixed].way),
+        "mixed": None if mix.mixed is None else parts_by_float(mix.candidates[mix.mixed].assignment),
         "promised": mix.promised and mix.promised.model_dump(),
         "delivered": mix.delivered and mix.delivered.model_dump(),
         "is_mix": not mix.is_one,
     }
 
 
-def parts_by_float(way: "Way") -> dict[str, int]:
-    return {name: way.count(name) for name in way if name != "int8"}
+def parts_by_float(assignment: "Assignment") -> dict[str, int]:
+    return {name: assignment.count(name) for name in assignment if name != "int8"}
 
 
 def table(rows: list[Row]) -> str:

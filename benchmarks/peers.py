@@ -213,8 +213,8 @@ def run_bound(bind: Binder, feeds: "Feeds") -> Any:
 def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yield what each contender's answers are worth, beside PyTorch's."""
     from enginewright.data.sample_set import output_file
-    from enginewright.measure.accuracy_records import Reference
     from enginewright.measure.agreement import compare, metric_of
+    from enginewright.measure.records import Reference
     from enginewright.tasks.choose import task_of
 
     name, *_ = Reference.read(zoo.made_at("reference/reference.json")).outputs

@@ -104,9 +104,10 @@ def try_splits(splits: int, count: int) -> Iterator[Tried]:
 
 def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
     """Make these the calibration samples, and measure ranges and rescue with them."""
+    from enginewright.core.params.all import Params
     from enginewright.data.sample_set import MANIFEST, TRUTH, input_file
-    from stages.calibrate import calibrate
-    from stages.rescue import rescue
+    from enginewright.pipeline.graphs import rescue
+    from enginewright.pipeline.ranges import calibrate
 
     folder = zoo.made_at("samples/calibration")
     files = [input_file(index) for index in range(len(everything.manifest.inputs))]
@@ -114,17 +115,18 @@ def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
         np.save(folder / file, np.load(everything.folder / file)[places])
     drawn = tuple(everything.manifest.samples[place] for place in places)
     everything.manifest.model_copy(update={"samples": drawn}).write(folder / MANIFEST)
-    dialect = zoo.made_at("dialect.json")
-    calibrate(Path("data/calibration"), zoo.made_at("simplified"), folder, dialect, zoo.made_at("calibrated"))
+    params, dialect = Params.read(), zoo.made_at("dialect.json")
+    calibrate(params, Path("data/calibration"), zoo.made_at("simplified"), folder, dialect, zoo.made_at("calibrated"))
     given = [*map(zoo.made_at, ("simplified", "calibrated")), folder, dialect, zoo.made_at("rescued/int8")]
-    rescue("int8", *given)
+    rescue(params, "int8", *given)
 
 
 def search_with(error: float) -> "Search":
     """Search with this relative error allowed, and convert."""
+    from enginewright.core.params.all import Params
+    from enginewright.pipeline.graphs import convert
+    from enginewright.pipeline.search import search
     from enginewright.precision.search.records import Search
-    from stages.convert import convert
-    from stages.search import search
 
     zoo.change_params({"precisions": {"int8": {"thresholds": zoo.WIDE | {"relative_error": error}}}})
     found = zoo.made_at("searched/int8.json")
@@ -132,10 +134,10 @@ def search_with(error: float) -> "Search":
         folder.mkdir(exist_ok=True)
     places = ("simplified", "calibrated", "rescued/int8", "samples/calibration", "dialect.json", "code/search.json")
     given = [*map(zoo.made_at, places), found]
-    search("int8", *given)
+    search(Params.read(), "int8", *given)
     places = ("simplified", "searched", "calibrated", "rescued", "samples/calibration", "dialect.json")
     given = [*map(zoo.made_at, (*places, "exported/boxes.json", "converted/int8"))]
-    convert("int8", *given)
+    convert(Params.read(), "int8", *given)
     return Search.read(found)
 
 

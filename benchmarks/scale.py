@@ -25,15 +25,16 @@ import numpy as np
 from calibration import in_own_process, peak_megabytes
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
+from enginewright.core.params.all import Params
 from enginewright.data.sample_set import MANIFEST, Manifest, input_file, output_file
-from enginewright.measure.accuracy_records import Reference
 from enginewright.measure.changes import read_measurements
-from enginewright.measure.speed_records import ENGINE
+from enginewright.measure.records import ENGINE, Reference
 from enginewright.report.where_time_goes import LARGEST_DEVIATION, Line, fit_line
 
 ARTIFACTS = Path("artifacts")
 MOST_MEMORY = 1.1
-Work = Callable[[Path, str], None]
+Work = Callable[[Path, PrecisionName], None]
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,18 @@ class Run:
     megabytes: float
 
 
-def calibrate(folder: Path, precision: str) -> None:
-    from stages.calibrate import calibrate as calibrate_stage
+def calibrate(folder: Path, precision: PrecisionName) -> None:
+    from enginewright.pipeline.ranges import calibrate as calibrate_stage
 
-    calibrate_stage(Path("data"), ARTIFACTS / "simplified", folder, ARTIFACTS / "dialect.json", folder / "calibrated")
+    params, dialect = Params.read(), ARTIFACTS / "dialect.json"
+    calibrate_stage(params, Path("data"), ARTIFACTS / "simplified", folder, dialect, folder / "calibrated")
 
 
-def validate(folder: Path, precision: str) -> None:
-    from stages.validate import validate as validate_stage
+def validate(folder: Path, precision: PrecisionName) -> None:
+    from enginewright.pipeline.engine import validate as validate_stage
 
     validate_stage(
+        Params.read(),
         precision=precision,
         engine=ARTIFACTS / "engines" / precision,
         converted=ARTIFACTS / "converted" / precision,
@@ -83,14 +86,14 @@ def make_set(split: str, samples: int, folder: Path) -> None:
             np.save(folder / output_file(index), np.load(reference / output_file(index), mmap_mode="r")[chosen])
 
 
-def run_once(work: Work, folder: Path, precision: str, samples: int) -> Run:
+def run_once(work: Work, folder: Path, precision: PrecisionName, samples: int) -> Run:
     started = time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()):
         work(folder, precision)
     return Run(samples, time.perf_counter() - started, peak_megabytes())
 
 
-def measure(stage: str, sizes: list[int], repetitions: int, precision: str) -> list[Run]:
+def measure(stage: str, sizes: list[int], repetitions: int, precision: PrecisionName) -> list[Run]:
     """Measure all sizes in turns, so that a disturbance does not hit one size only."""
     split, work = STAGES[stage]
     runs = []
@@ -135,8 +138,6 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from enginewright.report.figures import COLORS
-
     with plt.style.context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure, (time_axes, memory_axes, batch_axes) = plt.subplots(1, 3, figsize=(14, 3.8), layout="constrained")
         for color, (stage, (runs, line)) in zip(("#2563eb", "#d97706"), measured.items(), strict=True):
@@ -146,8 +147,8 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
             ends = [0, samples[-1]]
             time_axes.plot(ends, [line.at(end) for end in ends], color=color, label=label)
             memory_axes.plot(samples, [run.megabytes for run in runs], "o-", color=color, label=stage)
-        for precision, (batches, milliseconds, line) in raced_batches().items():
-            color = COLORS[precision]
+        for number, (precision, (batches, milliseconds, line)) in enumerate(raced_batches().items()):
+            color = f"C{number}"
             label = f"{precision}: {line.fixed:.2f} ms + {line.each:.2f} ms an image, off by {line.deviation:.0%}"
             batch_axes.plot(batches, milliseconds, "o", color=color)
             batch_axes.plot([0, batches[-1]], [line.at(0), line.at(batches[-1])], color=color, label=label)

@@ -29,8 +29,9 @@ LIMIT, TIMES_TOO_MUCH = 3600, 4  # more seconds than it takes
 
 def run_model(name: str, size: int) -> None:
     """Prepare a project in the current folder, and search twice in it."""
+    from enginewright.core.params.all import Params
+    from enginewright.pipeline.search import search
     from enginewright.precision.search.records import Search
-    from stages.search import search
 
     changes = needs_of(name, 0, "cpu")["changes"]
     changes["samples"] = {"training": 64, "validation": 64, "preprocessing": {"resize": size, "crop": size}}
@@ -42,7 +43,7 @@ def run_model(name: str, size: int) -> None:
     found = zoo.made_at("searched/int8.json")
     given = [*map(zoo.made_at, places), found]
     for what in ("int8 is right", f"int8 loses {TIMES_TOO_MUCH} times too much"):
-        seconds, gigabytes = alone(partial(search, "int8", *given))
+        seconds, gigabytes = alone(partial(search, Params.read(), "int8", *given))
         answer = Search.read(found)
         spared = f"{len(answer.spared)} of {len(answer.layers)} layers spared"
         print(f"{name}, {size} pixels, {what}: {seconds:.1f} s, {gigabytes:.2f} GB, {spared}", flush=True)

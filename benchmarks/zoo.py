@@ -124,16 +124,14 @@ def change_params(changes: Row) -> None:
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, float]:
     """Run all stages before those of a precision, and return PyTorch's metrics, of which the first is judged."""
     from enginewright.core.params.all import Params
-    from enginewright.measure.accuracy_records import Reference
-    from stages.calibrate import calibrate
-    from stages.export import export
-    from stages.machine import machine
-    from stages.reference import reference
-    from stages.rescue import rescue
-    from stages.samples import samples
-    from stages.search import search
-    from stages.simplify import simplify
-    from stages.weights import weights
+    from enginewright.measure.records import Reference
+    from enginewright.pipeline.graphs import rescue
+    from enginewright.pipeline.machine import machine
+    from enginewright.pipeline.model import export, reference
+    from enginewright.pipeline.ranges import calibrate, simplify
+    from enginewright.pipeline.samples import samples
+    from enginewright.pipeline.search import search
+    from enginewright.pipeline.weights import weights
 
     for folder in (
         "data/images",
@@ -148,22 +146,27 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
         Path(folder).mkdir(parents=True, exist_ok=True)
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
-    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task")} | {
-        "code": made / "code"
-    }
+    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task")}
+    records |= {name: made / name for name in ("code", "parameters")}
     users = (Path("data") / name for name in ("models", "weights", "calibration", "plugins"))
-    step("machine", partial(machine, *users, **records))
-    step("samples", partial(samples, Path("data/images"), Path("data/texts"), records["task"], **sets))
-    if Params.read().weights.source == TRAINED:
+    params = Params.read()
+    step("machine", partial(machine, params, *users, **records))
+    step("samples", partial(samples, params, Path("data/images"), Path("data/texts"), records["task"], **sets))
+    if params.weights.source == TRAINED:
         step("train", partial(train_by_graph, sets["training"]))
-    step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
-    step("export", partial(export, made / "weights", validation, made / "exported"))
-    step("simplify", partial(simplify, made / "exported", validation, made / "simplified"))
-    step("reference", partial(reference, made / "weights", validation, made / "reference"))
+    params = Params.read()
+    step(
+        "weights",
+        partial(weights, params, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"),
+    )
+    step("export", partial(export, params, made / "weights", validation, made / "exported"))
+    step("simplify", partial(simplify, params, made / "exported", validation, made / "simplified"))
+    step("reference", partial(reference, params, made / "weights", validation, made / "reference"))
     step(
         "calibrate",
         partial(
             calibrate,
+            params,
             Path("data/calibration"),
             made / "simplified",
             sets["calibration"],
@@ -171,13 +174,13 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
             made / "calibrated",
         ),
     )
-    for name in Params.read().search:
+    for name in params.search:
         found, code = made / "searched" / f"{name}.json", records["code"] / "search.json"
         found.parent.mkdir(exist_ok=True)
         ranges, rescued = (made / "simplified", made / "calibrated"), made / "rescued" / name
         given = sets["calibration"], records["dialect"]
-        step(f"rescue {name}", partial(rescue, name, *ranges, *given, rescued))
-        step(f"search {name}", partial(search, name, *ranges, rescued, *given, code, found))
+        step(f"rescue {name}", partial(rescue, params, name, *ranges, *given, rescued))
+        step(f"search {name}", partial(search, params, name, *ranges, rescued, *given, code, found))
     return Reference.read(made / "reference" / "reference.json").metrics
 
 
@@ -196,13 +199,14 @@ def made_at(place: str) -> Path:
 def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> tuple[Path, Path]:
     """Run the stages that make an engine, and return the folders of its graph and of itself."""
     from enginewright.core.params.all import Params
-    from stages.build import build
-    from stages.convert import convert
+    from enginewright.pipeline.build import build
+    from enginewright.pipeline.graphs import convert
 
     converted, engine = made_at(f"converted/{precision}"), made_at(f"engines/{precision}")
     converted.parent.mkdir(exist_ok=True)
     engine.parent.mkdir(exist_ok=True)
-    made_from = Params.read().precisions[precision].made_from
+    params = Params.read()
+    made_from = params.precisions[precision].made_from
     places = (
         "simplified",
         made_from,
@@ -214,24 +218,25 @@ def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], ob
     )
     given = *map(made_at, places), converted
     validation = made_at("samples/validation")
-    step(f"{precision} convert", lambda: convert(precision, *given))
+    step(f"{precision} convert", lambda: convert(params, precision, *given))
     step(
         f"{precision} build",
-        lambda: build(precision, converted, made_at("target.json"), validation, Path("data/plugins"), engine),
+        lambda: build(params, precision, converted, made_at("target.json"), validation, Path("data/plugins"), engine),
     )
     return converted, engine
 
 
 def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> Row:
     """Make an engine, and say what validation finds."""
+    from enginewright.core.params.all import Params
     from enginewright.engine.record import EngineRecord
-    from enginewright.measure.accuracy_records import Validation
-    from stages.validate import validate
+    from enginewright.measure.records import Validation
+    from enginewright.pipeline.engine import validate
 
     converted, engine = make_engine(precision, step)
     report, examples = Path("reports/validation") / f"{precision}.json", made_at(f"examples/{precision}")
     given = engine, converted, made_at("samples/validation"), made_at("reference"), made_at("machine.json")
-    step(f"{precision} validate", lambda: validate(precision, *given, report, examples))
+    step(f"{precision} validate", lambda: validate(Params.read(), precision, *given, report, examples))
     found = Validation.read(report)
     return {
         "cosine": found.engine_against_pytorch.cosine,
@@ -261,8 +266,8 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
     from enginewright.core.params.all import Params
     from enginewright.engine.runtimes import load_runtime
     from enginewright.graph.read_interface import read_blueprint
+    from enginewright.pipeline.graphs import convert
     from enginewright.precision.dialect import dialect_of
-    from stages.convert import convert
 
     params = Params.read()
     with tempfile.TemporaryDirectory() as scratch:
@@ -271,7 +276,7 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
         source = params.precisions[precision].made_from
         simplified, made_from, calibrated, rescued = map(made_at, ("simplified", source, "calibrated", "rescued"))
         calibration, boxes = made_at("samples/calibration"), made_at("exported/boxes.json")
-        convert(precision, simplified, made_from, calibrated, rescued, calibration, dialect, boxes, converted)
+        convert(params, precision, simplified, made_from, calibrated, rescued, calibration, dialect, boxes, converted)
         engine.mkdir()
         graph = converted / "model.onnx"
         load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)

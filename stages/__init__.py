@@ -1,4 +1,4 @@
-"""The stages of dvc.yaml: each is the module of its name, with a function of that name. __main__.py runs them."""
+"""What dvc.yaml starts: __main__.py runs a stage, which is a function in enginewright.pipeline."""
 
 import os
 import sys

@@ -49,6 +49,7 @@ PRECISIONS: dict[str, Precision] = {
     "nvfp4": Precision("FLOAT4E2M1", since=(10, 0), block=16, largest=6 * 448),
     "best": Precision("INT8", since=(7, 5), largest=127, is_mixed=True),
 }
+PYTORCH = "PyTorch"  # what makes reference outputs, unless the model came as an ONNX file
 QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is_quantized)
 
 
@@ -120,7 +121,6 @@ TASKS = {
     "ranking": "enginewright.tasks.ranking:Ranking",
 }
 OWN_TASK = re.compile(r"\w+(\.\w+)*:\w+")
-PYTORCH = "PyTorch"  # who made the outputs that engines are compared with, unless the model came as an ONNX file
 IGNORED = 255  # in prepared masks: pixels that do not count
 
 

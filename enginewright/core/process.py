@@ -4,8 +4,10 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 
 from enginewright.core.text import printable
@@ -36,6 +38,22 @@ def program_of(module: str) -> list[str]:
         "-c",
         f"{code}import runpy\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)",
     ]
+
+
+def start_dvc(*arguments: str, folder: Path | None = None, stderr: int | None = None) -> "subprocess.Popen[str]":
+    """Start DVC in a process which ends with this one: if this one is killed, its DVC would otherwise go on alone, and
+    stand in the way of the next one. Standard output is for results, so DVC's goes to standard error. Stages are run by
+    `python3`, which must be this Python."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.Popen(
+        [*program_of("dvc"), *arguments],
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        stdout=sys.stderr,
+        stderr=stderr,
+        text=True,
+        errors="replace",
+    )
 
 
 def stay_quiet_when_interrupted() -> None:

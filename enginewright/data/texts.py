@@ -1,6 +1,9 @@
 """Turn texts into the arrays that a model takes, in the same way everywhere: `TextPreprocessing` describes it.
 
-A tokenizer's file may have its own padding and truncation. Neither counts, so that params.yaml says what happens."""
+A tokenizer's file may have its own padding and truncation. Neither counts, so that params.yaml says what happens. A
+bundle holds a copy of this file, where it needs NumPy and the library tokenizers alone."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.samples import IDS, MASK, TYPES, TextPreprocessing
-
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from enginewright.core.params.samples import TextPreprocessing
+if __package__:
+    from enginewright.core.errors import EnginewrightError
+else:  # in a bundle
+    EnginewrightError = ValueError  # type: ignore[assignment, misc]
 
 Text = tuple[str, ...]  # one text, or the two that a model reads as one input
 PADDING_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>")
@@ -49,10 +55,10 @@ class TextReader:
     def arrays(self, tokens: Sequence[Tokens]) -> dict[str, NDArray[Any]]:
         """Return an array for each input, as long as the longest text needs; the others are padded behind."""
         shape = len(tokens), padded_length(max(len(each.ids) for each in tokens), self.how)
-        filled = {IDS: self._padding, MASK: 0, TYPES: 0}
+        filled = {"ids": self._padding, "mask": 0, "types": 0}  # by what an input means
         arrays = {meaning: np.full(shape, value, self.how.dtype) for meaning, value in filled.items()}
         for row, each in enumerate(tokens):
-            for meaning, values in ((IDS, each.ids), (MASK, [1] * len(each.ids)), (TYPES, each.types)):
+            for meaning, values in (("ids", each.ids), ("mask", [1] * len(each.ids)), ("types", each.types)):
                 arrays[meaning][row, : len(values)] = values
         return {name: arrays[meaning] for name, meaning in self.how.meanings.items()}
 
@@ -62,7 +68,7 @@ def padded_length(tokens: int, how: TextPreprocessing) -> int:
     return min(how.longest, -(-max(tokens, 1) // how.multiple_of) * how.multiple_of)
 
 
-def _open_tokenizer(file: Path) -> "Tokenizer":
+def _open_tokenizer(file: Path) -> Tokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -75,7 +81,7 @@ def _open_tokenizer(file: Path) -> "Tokenizer":
         raise EnginewrightError(f"{file} is no tokenizer.json of the library tokenizers: {error}") from None
 
 
-def _padding_id(tokenizer: "Tokenizer", token: str | None, file: Path) -> int:
+def _padding_id(tokenizer: Tokenizer, token: str | None, file: Path) -> int:
     """Return the id to pad with: of the token that the user names, or of that in the file, or of a usual one."""
     if token is None and tokenizer.padding:
         return int(tokenizer.padding["pad_id"])

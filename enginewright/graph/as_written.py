@@ -1,6 +1,10 @@
-"""Run a graph in ONNX Runtime on the CPU: as it is written, with the optimizer off, or faster, with it on."""
+"""Run a graph in ONNX Runtime on the CPU: as it is written, with the optimizer off, or faster, with it on.
 
-from collections.abc import Callable, Iterator
+Its CPU provider lacks types: a graph in bfloat16 runs as a twin in float32, and so does one with blocks of nvfp4 and
+mxfp8, which OpenVINO lacks as well.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnx  # alone, since stages that only run graphs import this module, and onnx_ir takes longer to import
 import onnxruntime
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime import GraphOptimizationLevel
 
 from enginewright.core.cores import working_threads
 from enginewright.core.files import scratch_folder
@@ -21,10 +25,82 @@ from enginewright.data.sample_set import Part
 from enginewright.graph.data_apart import array_of, bytes_of_weights, has_data_apart, with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.shapes import with_shapes
-from enginewright.graph.simplify import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 
-# Make a float32 graph that computes what a bfloat16 graph means: ONNX Runtime's CPU provider has no Conv in bfloat16.
-# Each result is rounded as arithmetic units do it: they take bfloat16 operands, accumulate in float32 and round once.
+MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a copy of them beside its own
+DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
+
+
+def open_as_written(
+    model: onnx.ModelProto | Path, threads: int = 0, spins: bool = True
+) -> onnxruntime.InferenceSession:
+    """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: `working_threads`.
+
+    Threads that wait for work spin a while, which is fast where nothing else needs their cores.
+    """
+    return _open_session(model, GraphOptimizationLevel.ORT_DISABLE_ALL, threads, spins)
+
+
+def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
+    """Open a session that computes the same in two thirds of the time or less, but for the last bits of its sums."""
+    return _open_session(model, GraphOptimizationLevel.ORT_ENABLE_ALL, threads)
+
+
+def _open_session(
+    model: onnx.ModelProto | Path, level: GraphOptimizationLevel, threads: int, spins: bool = True
+) -> onnxruntime.InferenceSession:
+    # In memory, ONNX Runtime does not find weights that are in a file elsewhere, and takes 2 GB at most.
+    if isinstance(model, onnx.ModelProto) and (bytes_of_weights(model) > MOST_BYTES or has_data_apart(model)):
+        with scratch_folder() as scratch:
+            save_graph(model, scratch / "model.onnx")
+            return _open_session(scratch / "model.onnx", level, threads, spins)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.log_severity_level = 4  # what goes wrong is raised
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # what is rounded is calculated in floats
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
+    options.intra_op_num_threads = threads or working_threads()  # ONNX Runtime counts cores that it may not use
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return onnxruntime.InferenceSession(
+        source, options, providers=["CPUExecutionProvider"], disabled_optimizers=[DROPS_RELU]
+    )
+
+
+def run_as_written(path: Path, threads: int = 0) -> Run:
+    """Return what runs a graph as it is written, or as its twin in float32 where ONNX Runtime lacks its types."""
+    return partial(run_graph, open_as_written(twin_of(load_graph(path)) or path, threads))
+
+
+def run_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> Run:
+    return partial(run_graph, open_optimized(model, threads))
+
+
+def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+@dataclass(frozen=True)
+class GraphWork(Work[Part, list[Outputs]]):
+    """Run the graph of a folder, whose weights may be a file of their own."""
+
+    folder: Path
+    optimized: bool = False
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
+        run = (run_optimized if self.optimized else run_as_written)(self.folder / "model.onnx", threads)
+        yield lambda part: [run(feeds) for feeds in part.feeds()]
+
+
+def twin_of(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return the graph in float32, each result rounded as in the graph, if it is in bf16, nvfp4 or mxfp8."""
+    if has_blocks(model):
+        return spelled_out(model)
+    return float32_twin(model) if uses_bf16(model) else None
+
+
+# A graph in bfloat16. Each result is rounded as arithmetic units do it: they take bfloat16 operands, accumulate in
+# float32 and round once.
 
 BF16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT
 
@@ -55,19 +131,16 @@ def _compute_in_float32(graph: onnx.GraphProto) -> None:
     for tensor in graph.initializer:
         if tensor.data_type == BF16:
             tensor.CopyFrom(numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
-    changed = onnx.GraphProto()
+    nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        changed.node.extend(_rounding(node.input[0], node.output[0]) if _casts_to_bf16(node) else _exact(node, rounded))
+        if _casts_to_bf16(node):
+            nodes += _rounding(node.input[0], node.output[0])
+            continue
+        results = [name for name in node.output if name in rounded]
+        node.output[:] = [f"{name}.exact" if name in rounded else name for name in node.output]
+        nodes += [node, *(cast for name in results for cast in _rounding(f"{name}.exact", name))]
     del graph.node[:]
-    graph.node.extend(changed.node)
-
-
-def _exact(node: onnx.NodeProto, rounded: set[str]) -> list[onnx.NodeProto]:
-    """Return the node, with names for its results before they are rounded, and the nodes that round them."""
-    results = rounded.intersection(node.output)
-    nodes = [node, *(cast for name in node.output if name in results for cast in _rounding(f"{name}.exact", name))]
-    node.output[:] = [f"{name}.exact" if name in results else name for name in node.output]
-    return nodes
+    graph.node.extend(nodes)
 
 
 def _rounding(source: str, target: str) -> list[onnx.NodeProto]:
@@ -81,17 +154,18 @@ def _casts_to_bf16(node: onnx.NodeProto) -> bool:
     return node.op_type == "Cast" and any(each.name == "to" and each.i == BF16 for each in node.attribute)
 
 
-# Spell blocks of nvfp4 and mxfp8 out in ONNX's own operators and float32, which ONNX Runtime and OpenVINO execute.
-# The twin does what NVIDIA documents: a block's scale is such that its largest number becomes the largest of the
-# type, and numbers are rounded to the nearest, ties to even.
+# A graph with blocks of nvfp4 and mxfp8: NVIDIA's own operators in ONNX files, which round while the engine runs. The
+# twin does what NVIDIA documents: a block's scale is such that its largest number becomes the largest of the type, and
+# numbers are rounded to the nearest, ties to even.
 
-FP8, FLOAT = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT
+DOMAIN = "trt"
+FP4_QUANTIZE = "TRT_FP4DynamicQuantize"
+MXFP8_QUANTIZE, MXFP8_DEQUANTIZE = "TRT_MXFP8DynamicQuantize", "TRT_MXFP8DequantizeLinear"
+FP8 = TensorProto.FLOAT8E4M3FN
 LARGEST_FP4, LARGEST_FP8 = 6.0, 448.0
 E8M0_OF_ONE = 127  # the byte that stands for a scale of 1
 TINY = 1e-30  # so that nothing is divided by zero
 SLACK = 1e-5  # by which a logarithm may be too large
-
-Array = NDArray[Any]
 
 
 def has_blocks(model: onnx.ModelProto) -> bool:
@@ -100,98 +174,83 @@ def has_blocks(model: onnx.ModelProto) -> bool:
 
 
 def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph without blocks; leave `model` as it is."""
+    """Return the graph without blocks, in ONNX's own operators; leave `model` as it is."""
     twin = onnx.ModelProto()
     twin.CopyFrom(model)
-    Speller(twin.graph).spell()
+    graph, written = twin.graph, list[onnx.NodeProto]()
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    read_as_scales = {node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
+    of_scales = {node.output[0]: node for node in graph.node if node.output[0] in read_as_scales}
+    rounding = {node.output[0]: node for node in graph.node if node.op_type in (FP4_QUANTIZE, MXFP8_QUANTIZE)}
+    for node in graph.node:
+        makes_floats = node.op_type in ("DequantizeLinear", MXFP8_DEQUANTIZE)
+        if node.output[0] in (*rounding, *of_scales):
+            continue  # what makes floats of numbers and scales does their work
+        if makes_floats and node.input[0] in rounding:
+            written += _nodes_rounding(rounding[node.input[0]], node)
+        elif node.op_type == MXFP8_DEQUANTIZE or (makes_floats and node.input[1] in of_scales):
+            graph.initializer.append(_weights(node, constants, of_scales))
+        else:
+            written.append(node)
+    del graph.node[:]
+    graph.node.extend(written)
+    read = {name for node in written for name in node.input}
+    for tensor in [tensor for tensor in graph.initializer if tensor.name not in read]:
+        graph.initializer.remove(tensor)
     for entry in [entry for entry in twin.opset_import if entry.domain == DOMAIN]:
         twin.opset_import.remove(entry)
     return twin
 
 
-class Speller:
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._graph, self._nodes = graph, list(graph.node)
-        self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        self._quantizing = {
-            node.output[0]: node for node in self._nodes if node.op_type in (FP4_QUANTIZE, MXFP8_QUANTIZE)
-        }
-        read_as_scales = {node.input[1] for node in self._nodes if node.op_type == "DequantizeLinear"}
-        self._of_scales = {node.output[0]: node for node in self._nodes if node.output[0] in read_as_scales}
-
-    def spell(self) -> None:
-        written = []
-        for node in self._nodes:
-            if node.op_type in (FP4_QUANTIZE, MXFP8_QUANTIZE) or node.output[0] in self._of_scales:
-                continue  # what makes floats of numbers and scales does their work
-            if quantizing := self._quantizing.get(node.input[0]) if _makes_floats(node) else None:
-                written += _rounds_blocks(quantizing, node)
-            elif node.op_type == MXFP8_DEQUANTIZE or (_makes_floats(node) and node.input[1] in self._of_scales):
-                self._graph.initializer.append(self._floats(node))
-            else:
-                written.append(node)
-        del self._graph.node[:]
-        self._graph.node.extend(written)
-        read = {name for node in written for name in node.input}
-        for tensor in [tensor for tensor in self._graph.initializer if tensor.name not in read]:
-            self._graph.initializer.remove(tensor)
-
-    def _floats(self, node: onnx.NodeProto) -> TensorProto:
-        """Return weights as the floats that their blocks stand for."""
-        numbers, attributes = self._array(node.input[0]), _attributes(node)
-        if node.op_type == MXFP8_DEQUANTIZE:
-            scales = np.exp2(self._array(node.input[1]).astype(np.float32) - E8M0_OF_ONE)
-            dtype = helper.tensor_dtype_to_np_dtype(attributes["output_dtype"])
-        else:
-            of_scales, dtype = self._of_scales[node.input[1]], np.dtype(np.float32)
-            scales = self._array(of_scales.input[0]).astype(np.float32) * self._array(of_scales.input[1])
-        floats = numbers.astype(np.float32) * np.repeat(scales, attributes["block_size"], attributes["axis"])
-        return numpy_helper.from_array(floats.astype(dtype), node.output[0])
-
-    def _array(self, name: str) -> Array:
-        return array_of(self._constants[name])
+def _weights(
+    node: onnx.NodeProto, constants: Mapping[str, TensorProto], of_scales: Mapping[str, onnx.NodeProto]
+) -> TensorProto:
+    """Return weights as the floats that their blocks stand for."""
+    attributes, dtype = _attributes(node), np.dtype(np.float32)
+    if node.op_type == MXFP8_DEQUANTIZE:
+        scales = np.exp2(array_of(constants[node.input[1]]).astype(np.float32) - E8M0_OF_ONE)
+        dtype = helper.tensor_dtype_to_np_dtype(attributes["output_dtype"])
+    else:
+        scales_in_bytes, of_tensor = (array_of(constants[name]) for name in of_scales[node.input[1]].input[:2])
+        scales = scales_in_bytes.astype(np.float32) * of_tensor
+    numbers = array_of(constants[node.input[0]]).astype(np.float32)
+    floats = numbers * np.repeat(scales, attributes["block_size"], attributes["axis"])
+    return numpy_helper.from_array(floats.astype(dtype), node.output[0])
 
 
-def _makes_floats(node: onnx.NodeProto) -> bool:
-    return node.op_type in ("DequantizeLinear", MXFP8_DEQUANTIZE)
-
-
-def _rounds_blocks(quantizing: onnx.NodeProto, floats: onnx.NodeProto) -> list[onnx.NodeProto]:
+def _nodes_rounding(quantizing: onnx.NodeProto, floats: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Return the nodes that round an activation in blocks."""
+    attributes = _attributes(floats)
+    given, *scale = quantizing.input
     chain = Chain(floats.output[0])
-    blocks = chain(
-        "Reshape", chain("Cast", quantizing.input[0], to=FLOAT), chain.constant([-1, _attributes(floats)["block_size"]])
-    )
-    amax = chain("ReduceMax", chain("Abs", blocks), chain.constant([-1]), keepdims=1)
-    rounded = (
-        _in_fp4(chain, blocks, amax, quantizing.input[1]) if len(quantizing.input) > 1 else _in_fp8(chain, blocks, amax)
-    )
-    whole = chain("Reshape", rounded, chain("Shape", quantizing.input[0]))
-    chain("Cast", whole, to=_attributes(floats).get("output_dtype", FLOAT), output=floats.output[0])
+    blocks = chain("Reshape", chain("Cast", given, to=FP32), [-1, attributes["block_size"]])
+    amax = chain("ReduceMax", chain("Abs", blocks), [-1], keepdims=1)
+    rounded = _in_fp4(chain, blocks, amax, *scale) if scale else _in_fp8(chain, blocks, amax)
+    whole = chain("Reshape", rounded, chain("Shape", given))
+    chain("Cast", whole, to=attributes.get("output_dtype", FP32), output=floats.output[0])
     return chain.nodes
 
 
 def _in_fp4(chain: "Chain", blocks: str, amax: str, whole: str) -> str:
     """Round to 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times a scale, which is float8 times the scale of the tensor."""
-    scale = chain("Div", amax, chain("Mul", whole, chain.constant(LARGEST_FP4)))
-    scale = chain("Min", scale, chain.constant(LARGEST_FP8))  # what is beyond the calibrated range is clipped
-    scale = chain("Mul", chain("Cast", chain("Cast", scale, to=FP8), to=FLOAT), whole)
-    scaled = chain("Div", blocks, chain("Max", scale, chain.constant(TINY)))
-    scaled = chain("Clip", scaled, chain.constant(-LARGEST_FP4), chain.constant(LARGEST_FP4))
+    scale = chain("Div", amax, chain("Mul", whole, LARGEST_FP4))
+    scale = chain("Min", scale, LARGEST_FP8)  # what is beyond the calibrated range is clipped
+    scale = chain("Mul", chain("Cast", chain("Cast", scale, to=FP8), to=FP32), whole)
+    scaled = chain("Div", blocks, chain("Max", scale, TINY))
+    scaled = chain("Clip", scaled, -LARGEST_FP4, LARGEST_FP4)
     size = chain("Abs", scaled)
-    steps = chain("Where", chain("Less", size, chain.constant(4.0)), chain.constant(1.0), chain.constant(2.0))
-    steps = chain("Where", chain("Less", size, chain.constant(2.0)), chain.constant(0.5), steps)
+    steps = chain("Where", chain("Less", size, 4.0), 1.0, 2.0)
+    steps = chain("Where", chain("Less", size, 2.0), 0.5, steps)
     return chain("Mul", chain("Mul", chain("Round", chain("Div", scaled, steps)), steps), scale)
 
 
 def _in_fp8(chain: "Chain", blocks: str, amax: str) -> str:
     """Round to float8 times a scale that is a power of two."""
-    largest = chain("Div", chain("Max", amax, chain.constant(TINY)), chain.constant(LARGEST_FP8))
-    power = chain("Div", chain("Log", largest), chain.constant(float(np.log(2))))
-    power = chain("Ceil", chain("Sub", power, chain.constant(SLACK)))
-    scale = chain("Pow", chain.constant(2.0), power)
-    scaled = chain("Clip", chain("Div", blocks, scale), chain.constant(-LARGEST_FP8), chain.constant(LARGEST_FP8))
-    return chain("Mul", chain("Cast", chain("Cast", scaled, to=FP8), to=FLOAT), scale)
+    largest = chain("Div", chain("Max", amax, TINY), LARGEST_FP8)
+    power = chain("Ceil", chain("Sub", chain("Div", chain("Log", largest), float(np.log(2))), SLACK))
+    scale = chain("Pow", 2.0, power)
+    scaled = chain("Clip", chain("Div", blocks, scale), -LARGEST_FP8, LARGEST_FP8)
+    return chain("Mul", chain("Cast", chain("Cast", scaled, to=FP8), to=FP32), scale)
 
 
 class Chain:
@@ -201,94 +260,17 @@ class Chain:
         self.nodes: list[onnx.NodeProto] = []
         self._name = name
 
-    def __call__(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its result."""
-        name = output or f"{self._name}.{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, list(inputs), [name], name, **attributes))
-        return name
+    def __call__(self, op_type: str, *inputs: str | float | list[int], output: str = "", **attributes: Any) -> str:
+        """Add a node, and constants for its inputs that are numbers. Return the name of its result."""
+        names = [each if isinstance(each, str) else self._constant(each) for each in inputs]
+        made = output or f"{self._name}.{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, names, [made], made, **attributes))
+        return made
 
-    def constant(self, value: float | list[int]) -> str:
+    def _constant(self, value: float | list[int]) -> str:
         array = np.asarray(value, np.int64 if isinstance(value, list) else np.float32)
         return self("Constant", value=numpy_helper.from_array(array))
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-
-
-# Find a graph that computes the same where a runtime lacks types or operators of the one at hand.
-
-
-def twin_of(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Return the graph in float32, each result rounded as in the graph, if it is in bf16, nvfp4 or mxfp8."""
-    if has_blocks(model):
-        return spelled_out(model)
-    return float32_twin(model) if uses_bf16(model) else None
-
-
-MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a copy of them beside its own
-DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
-
-
-def open_as_written(
-    model: onnx.ModelProto | Path, threads: int = 0, spins: bool = True
-) -> onnxruntime.InferenceSession:
-    """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: `working_threads`.
-
-    Threads that wait for work spin a while, which is fast where nothing else needs their cores.
-    """
-    return _open_session(model, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, threads, spins)
-
-
-def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
-    """Open a session that computes the same in two thirds of the time or less, but for the last bits of its sums."""
-    return _open_session(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, threads)
-
-
-def _open_session(
-    model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int, spins: bool = True
-) -> onnxruntime.InferenceSession:
-    # In memory, ONNX Runtime does not find weights that are in a file elsewhere, and takes 2 GB at most.
-    if isinstance(model, onnx.ModelProto) and (bytes_of_weights(model) > MOST_BYTES or has_data_apart(model)):
-        with scratch_folder() as scratch:
-            path = scratch / "model.onnx"
-            save_graph(model, path)
-            return _open_session(path, level, threads, spins)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = level
-    options.log_severity_level = 4  # what goes wrong is raised
-    options.add_session_config_entry("session.disable_quant_qdq", "1")  # what is rounded is calculated in floats
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
-    options.intra_op_num_threads = threads or working_threads()  # ONNX Runtime counts cores that it may not use
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    return onnxruntime.InferenceSession(
-        source, options, providers=["CPUExecutionProvider"], disabled_optimizers=[DROPS_RELU]
-    )
-
-
-@dataclass(frozen=True)
-class GraphWork(Work[Part, list[Outputs]]):
-    """Run the graph of a folder, whose weights may be a file of their own."""
-
-    folder: Path
-    optimized: bool = False
-
-    @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
-        path = self.folder / "model.onnx"
-        run = run_optimized(path, threads) if self.optimized else run_as_written(path, threads)
-        yield lambda part: [run(feeds) for feeds in part.feeds()]
-
-
-def run_as_written(path: Path, threads: int = 0) -> Run:
-    """Return what runs a graph as it is written, or as its twin in float32 where ONNX Runtime lacks its types."""
-    return partial(run_graph, open_as_written(twin_of(load_graph(path)) or path, threads))
-
-
-def run_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> Run:
-    return partial(run_graph, open_optimized(model, threads))
-
-
-def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))

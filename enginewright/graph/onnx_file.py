@@ -1,4 +1,4 @@
-"""Read and write ONNX files, and count what is in them."""
+"""Read and write ONNX files, count what is in them, and check what they compute."""
 
 import hashlib
 from collections import Counter
@@ -13,29 +13,26 @@ from onnx import TensorProto, numpy_helper
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record, new_file
 from enginewright.core.text import in_one_line
+from enginewright.data.errors import relative_error
 from enginewright.data.feeds import Outputs
 from enginewright.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two, with_bodies
 from enginewright.graph.files import data_of
 
 OLDEST_OPSET = 13  # the first of Q/DQ nodes with a scale for each channel
+CALCULATED_WITH = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # shapes and indices, which shape an engine
 NEWEST_IR = 13  # of the file formats that ONNX Runtime 1.31 reads; onnx 1.23 writes 14, which only adds types
 
 
 def load_graph(path: Path) -> onnx.ModelProto:
-    model = _load_checked(path)
-    model.ir_version = min(model.ir_version, NEWEST_IR)
-    return model
-
-
-def _load_checked(path: Path) -> onnx.ModelProto:
     try:
         content = path.read_bytes()
         model = onnx.load_model_from_string(content)
-        if not has_data_apart(model):
+        if has_data_apart(model):
+            onnx.checker.check_model(str(path))
+            find_data(model, path.absolute().parent)
+        else:
             onnx.checker.check_model(content)  # which is faster than to check the model, which would be written anew
-            return model
-        onnx.checker.check_model(str(path))
-        find_data(model, path.absolute().parent)
+        model.ir_version = min(model.ir_version, NEWEST_IR)
         return model
     except FileNotFoundError:
         raise EnginewrightError(f"{path} is missing: run `dvc repro` to make it") from None
@@ -85,7 +82,18 @@ def at_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
         raise EnginewrightError(f"the graph cannot be raised to opset {oldest}: {in_one_line(error)}") from None
 
 
-# Check that a graph computes what it must reproduce.
+def sha256_without_weights(model: onnx.ModelProto) -> str:
+    """Return the hash of all that makes up a graph but the values of its weights, by which two may differ."""
+    digest = hashlib.sha256()
+    for graph in with_bodies(model.graph):
+        for part in (*graph.node, *graph.input, *graph.output):
+            digest.update(part.SerializeToString(deterministic=True))
+        for tensor in sorted(graph.initializer, key=lambda tensor: str(tensor.name)):
+            digest.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode())
+            if tensor.data_type in CALCULATED_WITH:
+                digest.update(numpy_helper.to_array(tensor).tobytes())
+    digest.update(str(sorted((entry.domain, entry.version) for entry in model.opset_import)).encode())
+    return digest.hexdigest()
 
 
 class GraphCheck(Record):
@@ -108,8 +116,7 @@ def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> Graph
         if got[name].shape != values.shape:
             raise EnginewrightError(f"{what}: {name} has shape {got[name].shape} and should have {values.shape}")
     errors = {name: np.abs(values.astype(np.float64) - got[name]) for name, values in wanted.items()}
-    norms = {name: max(float(np.linalg.norm(values)), 1e-12) for name, values in wanted.items()}
-    relative = {name: float(np.linalg.norm(error)) / norms[name] for name, error in errors.items()}
+    relative = {name: relative_error(error, wanted[name]) for name, error in errors.items()}
     worst = max(relative, key=lambda name: np.inf if np.isnan(relative[name]) else relative[name])
     if not relative[worst] <= limit:  # also true for NaN
         raise EnginewrightError(
@@ -120,22 +127,3 @@ def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> Graph
         max_abs_error=max(float(error.max()) for error in errors.values()),
         relative_error=relative[worst],
     )
-
-
-# Tell whether two graphs differ in their weights alone.
-
-CALCULATED_WITH = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # shapes and indices, which shape an engine
-
-
-def sha256_without_weights(model: onnx.ModelProto) -> str:
-    """Return the hash of all that makes up a graph but the values of its weights."""
-    digest = hashlib.sha256()
-    for graph in with_bodies(model.graph):
-        for part in (*graph.node, *graph.input, *graph.output):
-            digest.update(part.SerializeToString(deterministic=True))
-        for tensor in sorted(graph.initializer, key=lambda tensor: str(tensor.name)):
-            digest.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode())
-            if tensor.data_type in CALCULATED_WITH:
-                digest.update(numpy_helper.to_array(tensor).tobytes())
-    digest.update(str(sorted((entry.domain, entry.version) for entry in model.opset_import)).encode())
-    return digest.hexdigest()

@@ -14,17 +14,96 @@ from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import graph_inputs, load_graph
 from enginewright.graph.shapes import shapes_of
 
-# Find inputs whose values decide shapes, such as the sizes that a Resize is given.
-
+ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
+FLOATS = ("float32", "float16", "float64")
+UNNAMED = "?"  # stands for an output's size that varies and has no name in the graph
+INFERRED_NAME = "unk__"  # the beginning of each name that ONNX's shape inference makes up for such a size
 SHAPES_AT = {  # the operands of an operator whose values are sizes, or decide them
     "ConstantOfShape": (0,), "Expand": (1,), "Pad": (1,), "Range": (0, 1, 2), "Reshape": (1,), "Resize": (2, 3),
     "Slice": (1, 2, 4), "Tile": (1,), "TopK": (1,), "Upsample": (1,),
 }  # fmt: skip
+PASSED_ON = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
+MOST_SPARE = 0.1  # of the rows: some models have a few more than tokens, as kernels are faster for round numbers
+FEW = 128  # rows, which small tables may have to spare
+
+
+def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
+    return Blueprint(read_interface(path, build.profile), build)
+
+
+def read_interface(path: Path, profile: Profile) -> Interface:
+    return interface_of(load_graph(path), profile, str(path))
+
+
+def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
+    """Return the inputs and outputs; refuse what each runtime would refuse in its own words, or not at all."""
+    graph = shapes_of(model).graph
+    fed, deciding = graph_inputs(graph), shape_inputs(graph)
+    values = {each.name: values_of(each, deciding[each.name], profile, what) for each in fed if each.name in deciding}
+    inputs = tuple(_spec(tensor, profile, f"{what}: input", values.get(tensor.name, ())) for tensor in fed)
+    outputs = tuple(_spec(tensor, profile, f"{what}: output") for tensor in graph.output)
+    for spec in inputs:
+        if spec.dtype == "object":
+            raise EnginewrightError(f"{what}: input {spec.name} holds no numbers")
+        if spec.values:
+            continue
+        if not spec.shape:
+            raise EnginewrightError(f"{what}: the batch of input {spec.name}: it is a single number, and has none")
+        batch, sizes = spec.shape[0], profile.batch
+        if batch != BATCH and not (sizes.fixed and sizes.max == batch):
+            raise EnginewrightError(
+                f"{what}: the batch of input {spec.name} is fixed at {batch}, and build.profile.batch asks for "
+                f"{sizes}: export with a dynamic batch, or set all three to {batch}"
+            )
+    batch_varies = any(spec.shape[:1] == (BATCH,) for spec in inputs)
+    for spec in outputs:
+        if spec.dtype not in FLOATS:
+            raise EnginewrightError(
+                f"{what}: output {spec.name} is {spec.dtype} and must be one of {', '.join(FLOATS)}, "
+                "to be held against PyTorch"
+            )
+        if batch_varies and (not spec.shape or spec.shape[0] != BATCH):
+            raise EnginewrightError(
+                f"{what}: the batch of output {spec.name} is fixed and that of the input is not: "
+                "a batch size is frozen into the graph"
+            )
+    return Interface(inputs=inputs, outputs=outputs)
+
+
+def _spec(
+    tensor: onnx.ValueInfoProto, profile: Profile, what: str, values: tuple[str, ...] | None = None
+) -> TensorSpec:
+    """Describe an input, or an output, which holds no `values`. Its sizes may follow from others, or from values."""
+    if not tensor.type.HasField("tensor_type"):
+        found = tensor.type.WhichOneof("value").removesuffix("_type")
+        raise EnginewrightError(f"{what} {tensor.name} is a {found} and no tensor")
+    if odd := sorted(each for each in tensor.name if each in ENDS_A_STRING or not each.isprintable()):
+        raise EnginewrightError(
+            f"{what} {tensor.name!r} has {odd[0]!r} in its name, which could run as code in the scripts of a bundle: "
+            "rename it"
+        )
+    kind = tensor.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    shape: list[int | str] = [
+        size.dim_value if size.HasField("dim_value") else str(size.dim_param) for size in kind.shape.dim
+    ]
+    if shape and isinstance(shape[0], str):
+        shape[0] = BATCH
+    for axis, size in enumerate(shape):
+        if isinstance(size, str) and size not in profile.ranges:
+            size = "" if size.startswith(INFERRED_NAME) else size
+            if values is not None:
+                raise EnginewrightError(
+                    f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
+                    f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
+                )
+            shape[axis] = size or UNNAMED
+    return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape), values=values or ())
 
 
 def shape_inputs(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """Return the inputs whose values decide a shape, each with a node that does it: vectors or numbers of integers.
-    Such an input has no sample in each row."""
+    """Return the inputs whose values decide a shape, such as the sizes that a Resize is given, each with a node that
+    does it: vectors or numbers of integers. Such an input has no sample in each row."""
     found = {}
     for tensor in graph_inputs(graph):
         kind = tensor.type.tensor_type
@@ -61,108 +140,12 @@ def _reader_of_values(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | Non
     return None
 
 
-ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
-FLOATS = ("float32", "float16", "float64")
-UNNAMED = "?"  # stands for an output's size that varies and has no name in the graph
-INFERRED_NAME = "unk__"  # the beginning of each name that ONNX's shape inference makes up for such a size
-
-
-def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
-    return Blueprint(read_interface(path, build.profile), build)
-
-
-def read_interface(path: Path, profile: Profile) -> Interface:
-    return interface_of(load_graph(path), profile, str(path))
-
-
-def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
-    """Return the inputs and outputs; refuse what each runtime would refuse in its own words, or not at all."""
-    graph = shapes_of(model).graph
-    holding = shape_inputs(graph)
-    values = {
-        tensor.name: values_of(tensor, holding[tensor.name], profile, what)
-        for tensor in graph_inputs(graph)
-        if tensor.name in holding
-    }
-    inputs = tuple(
-        _spec(tensor, profile, f"{what}: input", values=values.get(tensor.name, ())) for tensor in graph_inputs(graph)
-    )
-    outputs = tuple(_spec(tensor, profile, f"{what}: output", has_other_sizes=True) for tensor in graph.output)
-    for spec in inputs:
-        if spec.dtype == "object":
-            raise EnginewrightError(f"{what}: input {spec.name} holds no numbers")
-        if spec.values:
-            continue
-        if not spec.shape:
-            raise EnginewrightError(f"{what}: the batch of input {spec.name}: it is a single number, and has none")
-        batch, sizes = spec.shape[0], profile.batch
-        if batch != BATCH and not (sizes.fixed and sizes.max == batch):
-            raise EnginewrightError(
-                f"{what}: the batch of input {spec.name} is fixed at {batch}, and build.profile.batch asks for "
-                f"{sizes}: export with a dynamic batch, or set all three to {batch}"
-            )
-    batch_varies = any(spec.shape[:1] == (BATCH,) for spec in inputs)
-    for spec in outputs:
-        if spec.dtype not in FLOATS:
-            raise EnginewrightError(
-                f"{what}: output {spec.name} is {spec.dtype} and must be one of {', '.join(FLOATS)}, "
-                "to be held against PyTorch"
-            )
-        if batch_varies and (not spec.shape or spec.shape[0] != BATCH):
-            raise EnginewrightError(
-                f"{what}: the batch of output {spec.name} is fixed and that of the input is not: "
-                "a batch size is frozen into the graph"
-            )
-    return Interface(inputs=inputs, outputs=outputs)
-
-
-def _spec(
-    tensor: onnx.ValueInfoProto,
-    profile: Profile,
-    what: str,
-    has_other_sizes: bool = False,
-    values: tuple[str, ...] = (),
-) -> TensorSpec:
-    """Describe a tensor. Some of its sizes may follow from others, or from values, where it `has_other_sizes`."""
-    if not tensor.type.HasField("tensor_type"):
-        found = tensor.type.WhichOneof("value").removesuffix("_type")
-        raise EnginewrightError(f"{what} {tensor.name} is a {found} and no tensor")
-    if odd := sorted(each for each in tensor.name if each in ENDS_A_STRING or not each.isprintable()):
-        raise EnginewrightError(
-            f"{what} {tensor.name!r} has {odd[0]!r} in its name, which could run as code in the scripts of a bundle: "
-            "rename it"
-        )
-    kind = tensor.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
-    shape = [size.dim_value if size.HasField("dim_value") else _name_of(size) for size in kind.shape.dim]
-    if shape and isinstance(shape[0], str):
-        shape[0] = BATCH
-    for axis, size in enumerate(shape):
-        if isinstance(size, str) and size not in profile.ranges:
-            if not has_other_sizes:
-                raise EnginewrightError(
-                    f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
-                    f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
-                )
-            shape[axis] = size or UNNAMED
-    return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape), values=values)
-
-
-def _name_of(size: onnx.TensorShapeProto.Dimension) -> str:
-    return "" if size.dim_param.startswith(INFERRED_NAME) else str(size.dim_param)
-
-
-# Refuse a tokenizer whose vocabulary is not that of the model: each text would get the vectors of other words.
-
-PASSED_ON = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
-MOST_SPARE = 0.1  # of the rows: some models have a few more than tokens, as kernels are faster for round numbers
-FEW = 128  # rows, which small tables may have to spare
-
-
 def require_fitting_vocabulary(model: onnx.ModelProto, texts: PreparedTexts | None) -> None:
-    for rows in embedded_rows(model) if texts else ():
-        assert texts, "the loop looked"
-        known, how = texts.vocabulary, texts.how
+    """Refuse a tokenizer whose vocabulary is not the model's: each text would get the vectors of other words."""
+    if texts is None:
+        return
+    known, how = texts.vocabulary, texts.how
+    for rows in embedded_rows(model):
         if known > rows:
             raise EnginewrightError(
                 f"samples.text.tokenizer: {how.tokenizer} knows {known} tokens, and the model's embedding has "

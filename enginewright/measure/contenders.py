@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.measuring import CUDA_GRAPH, ONNXRUNTIME, TORCH_TENSORRT, Baseline
 from enginewright.data.feeds import Feeds
-from enginewright.engine.runtimes import Session, load_runtime
-from enginewright.graph.interface import Blueprint
+from enginewright.engine.record import EngineRecord
+from enginewright.engine.runtimes import load_runtime
+from enginewright.measure.timing import Bind
 from enginewright.model.checkpoint import Tensors, call_model
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
 
@@ -64,14 +67,26 @@ def _import_torch_tensorrt() -> None:
 
 
 @contextmanager
-def onnxruntime_session(onnx: Path, blueprint: Blueprint, inference: InferenceParams) -> Iterator[Session]:
-    """Open the float32 graph in ONNX Runtime, optimized like an engine and on the GPU if there is one."""
+def open_baseline(
+    baseline: Baseline,
+    record: EngineRecord,
+    example: Feeds,
+    onnx: Path,
+    load_pytorch: Callable[[], nn.Module],
+    inference: InferenceParams,
+) -> Iterator[Bind]:
+    """Open what this engine races on its device, and return what binds feeds. ONNX Runtime optimizes `onnx`, the
+    float32 graph, like an engine: it tries that out with the example."""
+    if baseline != ONNXRUNTIME:
+        yield partial(pytorch_contender, load_pytorch(), baseline, record.target.device, record.build.tf32)
+        return
+    blueprint = replace(record.blueprint, example=example)
     runtime = load_runtime(ONNXRUNTIME)
     with scratch_folder() as folder:
         runtime.compile(onnx, blueprint, folder)
         (session,) = runtime.load(folder, blueprint, inference, requests=1)
         with closing(session):
-            yield session
+            yield session.bind
 
 
 def pytorch_contender(
@@ -90,9 +105,7 @@ def pytorch_contender(
         typed = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
         return call_model(own, typed)
 
-    # torch.compile compiles a code object for eight shapes, and runs the ninth as eager: each contender has its own.
-    cast_and_run.__code__ = cast_and_run.__code__.replace()
-    run = _with_baseline_in_errors(_compiled(cast_and_run, words, tf32), baseline)
+    run = _with_baseline_in_errors(_compiled(_with_own_code(cast_and_run), words, tf32), baseline)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         return _on_gpu(run, {name: one.pin_memory() for name, one in inputs.items()}, replay=CUDA_GRAPH in words)
@@ -102,6 +115,13 @@ def pytorch_contender(
             run(inputs)
 
     return call
+
+
+def _with_own_code(run: Model) -> Model:
+    """Give a function a code object of its own. torch.compile (of PyTorch 2.15) compiles one for eight shapes, and runs
+    the ninth as eager: so contenders must not share it."""
+    run.__code__ = run.__code__.replace()
+    return run
 
 
 def _with_baseline_in_errors(run: Model, baseline: Baseline) -> Model:
@@ -175,9 +195,9 @@ def _captured(work: Callable[[], Tensors]) -> Callable[[], Tensors]:
     return replay
 
 
-# Measure the machine pace: the time that a fixed piece of work takes before and after each round of a race. A host
-# may move a virtual machine's cores nearer to each other or further apart, or share them with others; a clock may
-# drop. That slows some contenders by a quarter and others hardly, so only rounds at the same pace are comparable.
+# The machine pace is the time of a fixed piece of work, before and after each round of a race. A host may move a
+# virtual machine's cores nearer to each other or further apart, or share them with others; a clock may drop. That slows
+# some contenders by a quarter and others hardly, so only rounds at the same pace are comparable.
 
 ATTEMPTS = 3
 HANDOVERS, ELEMENTS_PER_THREAD = 20, 32768  # PyTorch gives a thread no fewer elements

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
-from enginewright.measure.accuracy_records import Agreement, Interval, Result
+from enginewright.measure.records import Agreement, Interval, Result
 from enginewright.tasks.task import Metric, Statistics
 
 CONFIDENCE = 0.95
@@ -20,22 +20,18 @@ DRAWN_AT_ONCE = 2**22  # weights in memory
 SEED = 0
 STEPS = 60  # halvings: more than the digits of a float
 GROUPS = 100  # of samples, left out in turn
+MOST_SAMPLES = 10**8
 
 Figure = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # of each of several sets, by how often each has a sample
 At = Callable[[int], Interval]  # the interval, had so many samples answered as those did that were seen
 
 
-def interval_of_drop(metric: Metric, wanted: Sized, got: Sized) -> Interval:
-    """Return the interval around how much worse `got` is than `wanted`."""
-    return drop_at(metric, wanted, got)(len(wanted))
-
-
-def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
-    if metric.is_share and isinstance(wanted, np.ndarray) and isinstance(got, np.ndarray):
-        lost, gained = (np.count_nonzero(one > other) / len(wanted) for one, other in ((wanted, got), (got, wanted)))
+def drop_at(metric: Metric, expected: Sized, got: Sized) -> At:
+    if metric.is_share and isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
+        lost, gained = float(np.mean(expected > got)), float(np.mean(got > expected))
         return lambda total: difference_of_shares(lost * total, gained * total, total)
-    sign, worth = (1, abs(metric.over(wanted))) if metric.higher_is_better else (-1, 0.0)
-    found = estimate(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted))
+    sign, worth = (1, abs(metric.over(expected))) if metric.higher_is_better else (-1, 0.0)
+    found = estimate(lambda weights: sign * (metric.of(expected, weights) - metric.of(got, weights)), len(expected))
     if found.low < found.high and not metric.in_steps:
         return found.at
 
@@ -46,11 +42,6 @@ def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
         return Interval(low=min(seen.low, low), high=max(seen.high, high))
 
     return with_unseen
-
-
-def interval_of_agreement(shares: Statistics) -> Interval:
-    """Return the interval around the mean of shares, which is exact if each is 0 or 1."""
-    return agreement_at(shares)(len(shares))
 
 
 def agreement_at(shares: Statistics, together: NDArray[np.int64] | None = None, in_pairs: bool = False) -> At:
@@ -87,19 +78,11 @@ def _of_share(same: float, found: Interval, total: int) -> Interval:
 
 def share(count: int, total: int) -> Interval:
     """Return the exact interval of Clopper and Pearson around count / total."""
-    tail = (1 - CONFIDENCE) / 2
-    low = 0.0 if count == 0 else 1 - _where(lambda p: _at_most(total - count, total, p) - tail)
-    high = 1.0 if count == total else _where(lambda p: _at_most(count, total, p) - tail)
-    return Interval(low=low, high=high)
+    from scipy.special import betaincinv  # here: it takes half a second, and what runs engines alone lacks it
 
-
-def _at_most(count: int, total: int, p: float) -> float:
-    """Return the probability of at most `count` successes in `total` trials."""
-    if p in (0.0, 1.0):
-        return float(p == 0.0)
-    numbers = np.arange(count + 1)
-    ways = np.concatenate([[0.0], np.cumsum(np.log((total - numbers[:-1]) / numbers[1:]))])
-    return float(np.exp(ways + numbers * math.log(p) + (total - numbers) * math.log1p(-p)).sum())
+    low = 0.0 if count == 0 else betaincinv(count, total - count + 1, (1 - CONFIDENCE) / 2)
+    high = 1.0 if count == total else betaincinv(count + 1, total - count, (1 + CONFIDENCE) / 2)
+    return Interval(low=float(low), high=float(high))
 
 
 def difference_of_shares(lost: float, gained: float, total: int) -> Interval:
@@ -110,22 +93,19 @@ def difference_of_shares(lost: float, gained: float, total: int) -> Interval:
         """Return by how many standard errors the count differs from what `difference` lets expect."""
         b = (2 * total - lost + gained) * difference - lost - gained
         c = -gained * difference * (1 - difference)
-        expected = (math.sqrt(max(0.0, b * b - 8 * total * c)) - b) / (4 * total)  # the likeliest share of gained ones
-        variance = total * (2 * expected + difference * (1 - difference))
+        gaining = (math.sqrt(max(0.0, b * b - 8 * total * c)) - b) / (4 * total)  # the likeliest share of gained ones
+        variance = total * (2 * gaining + difference * (1 - difference))
         return (lost - gained - total * difference) / math.sqrt(max(variance, 1e-300))
 
+    def where(distance: float, low: float, high: float) -> float:
+        """Return where the score, which falls, is at this distance."""
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if score(middle) > distance else (low, middle)
+        return (low + high) / 2
+
     observed = (lost - gained) / total
-    low = _where(lambda at: score(at) - Z, -1.0, observed)
-    high = _where(lambda at: score(at) + Z, observed, 1.0)
-    return Interval(low=low, high=high)
-
-
-def _where(falling: Callable[[float], float], low: float = 0.0, high: float = 1.0) -> float:
-    """Return where a falling function crosses zero."""
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
-    return (low + high) / 2
+    return Interval(low=where(Z, -1.0, observed), high=where(-Z, observed, 1.0))
 
 
 class Estimate(NamedTuple):
@@ -139,12 +119,16 @@ class Estimate(NamedTuple):
 
     def at(self, samples: int) -> Interval:
         """Return the interval, had so many samples answered as those did that were seen."""
+        from scipy.special import stdtrit
+
         if self.low == self.high:
             return Interval(low=self.value, high=self.value)
         # The fewer samples a spread is due to, the less it is known: the degrees of freedom of Satterthwaite (1946).
         freedom = 1 / (1 / (samples - 1) + self.tails / (2 * samples))
         # A drawn set varies less than a new one by the root of the samples over one less.
-        times = student(freedom) / Z * self.samples / math.sqrt((self.samples - 1) * samples)
+        times = (
+            float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) / Z * self.samples / math.sqrt((self.samples - 1) * samples)
+        )
         low, high = (self.value + (end - self.value) * times for end in (self.low, self.high))
         return Interval(low=low, high=high)
 
@@ -170,34 +154,23 @@ def _in_parts(figures: Callable[[NDArray[np.int64]], Statistics], count: int, to
     return np.concatenate([figures(part) for part in parts])
 
 
-def student(freedom: float) -> float:
-    """Return the quantile of Student's t by the formula of Wallace (1959): 4 % too large for two degrees, and less
-    than 0.5 % for four and more."""
-    normal = Z * (8 * freedom + 3) / (8 * freedom + 1)
-    return math.sqrt(freedom * math.expm1(normal**2 / freedom))
-
-
-# Tell whether the samples were enough to be sure that a figure is on one side of its threshold.
-
-MOST_SAMPLES = 10**8
-
-
 def samples_needed(drop_at: At, limit: float, samples: int) -> int | None:
     """Return how many samples would tell whether a drop is above its limit: those there are if they do, and none if no
     number would, as the drop is the limit."""
+
+    def tells(total: int) -> bool:
+        drop = drop_at(total)
+        return drop.high <= limit or drop.low > limit
+
     enough = samples
-    while not _tells(drop_at(enough), limit):
+    while not tells(enough):
         if (enough := 2 * enough) > MOST_SAMPLES:
             return None
     too_few = enough // 2 if enough > samples else enough
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
-        enough, too_few = (middle, too_few) if _tells(drop_at(middle), limit) else (enough, middle)
+        enough, too_few = (middle, too_few) if tells(middle) else (enough, middle)
     return enough
-
-
-def _tells(drop: Interval, limit: float) -> bool:
-    return drop.high <= limit or drop.low > limit
 
 
 def unsure_thresholds(agreement: Agreement | None, result: Result | None, limits: Thresholds) -> tuple[str, ...]:
@@ -215,10 +188,5 @@ def unsure_thresholds(agreement: Agreement | None, result: Result | None, limits
 def _how_many(figure: Agreement | Result) -> str:
     if figure.needed is None:
         return "it is so close to the limit that no number of samples would tell"
-    return f"about {_rounded(figure.needed):,} samples would tell"
-
-
-def _rounded(count: int) -> int:
-    """Round up to two digits: the number holds for samples that are answered as these were."""
-    unit: int = 10 ** max(0, len(str(count)) - 2)
-    return -(-count // unit) * unit
+    unit = 10 ** max(0, len(str(figure.needed)) - 2)  # two digits: it holds for samples answered as these were
+    return f"about {-(-figure.needed // unit) * unit:,} samples would tell"

@@ -14,6 +14,7 @@ from pathlib import Path
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import TASKS
 from enginewright.core.files import sha256
+from enginewright.core.params.all import Params
 from enginewright.core.user_files import look_in_folders_above
 
 PYTHONS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -23,6 +24,15 @@ ENGINEWRIGHT = Path(__file__).parents[1]
 MOST_LINES = 3  # of a traceback, and of a message
 MOST_CHARACTERS = 400  # of a message: some list each weight of a network
 USER_ERRORS = (Exception, SystemExit)  # the user's code may also leave by sys.exit
+
+
+def users_code(params: Params) -> dict[str, dict[str, str]]:
+    """Return the hashes of the user's own code: of the model, with the files that its arguments name, and the task."""
+    model = params.model
+    return {
+        "model": fingerprint(model.source) | files_named_in(model.arguments) if model.is_factory else {},
+        "task": fingerprint_of_task(params.task),
+    }
 
 
 def fingerprint(source: str) -> dict[str, str]:

@@ -10,12 +10,14 @@ from enginewright.core.process import outlive_crashes
 def make_ready() -> None:
     from enginewright.core.params.all import Params
     from enginewright.core.version import require_new_enough, upgrade_hint
+    from enginewright.pipeline.parameters import complete_for_dvc
     from enginewright.pipeline.recovery import mend_after_a_kill, mend_after_a_power_cut
 
     require_new_enough()
     if hint := upgrade_hint():
         print(hint, file=sys.stderr)
-    Params.read()
+    if added := complete_for_dvc(Params.read()):
+        print(added, file=sys.stderr)
     for sentence in (*mend_after_a_kill(Path()), *mend_after_a_power_cut(Path())):
         print(sentence, file=sys.stderr)
 

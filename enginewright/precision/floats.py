@@ -5,31 +5,48 @@ from math import prod
 
 import numpy as np
 import onnx
-import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import Record
+from enginewright.core.params.precisions import Rest
 from enginewright.data.feeds import Feeds
 from enginewright.graph.data_apart import array_of
-from enginewright.graph.passes.find import names_in_use, unused_name
 from enginewright.graph.shapes import Shapes, shapes_for
-
-# Find by the pattern of a graph what eight bits cannot hold, whatever the model is called.
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.placement import PRODUCTS, products_of_activations
 
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
+OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
+TINY_SCALE = "it cannot hold the scale of what the node reads"
 OF_TOKENS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization"}
 NORMALIZATIONS = OF_TOKENS | {"GroupNormalization"}
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
-PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 SCATTERING = {"ScatterElements", "ScatterND"}
 # Before a normalization, Swin joins four neighbours to one token, and ConvNeXt takes the mean of all places.
 STREAM = {"Add", "Concat", "GlobalAveragePool", "ReduceMean", "Slice", "Split"} | PASSED_ON
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
 
 
+def nodes_in_floats(
+    precision: str, model: onnx.ModelProto, amax: Mapping[str, float], wanted: Dialect, rest: Rest
+) -> dict[str, str]:
+    """Return the nodes that int8 or fp8 leaves in the type `rest`, each with the reason: eight bits cannot hold them,
+    the machine cannot calculate with them, or float16 cannot hold the scale of a tensor that they read."""
+    found: dict[str, str] = {}
+    if precision == "int8" and not wanted.adds_exactly:
+        found = dict.fromkeys(products_of_activations(model), OVERFLOWS)
+    found |= nodes_beyond_int8(model, amax)
+    if rest == "fp16":  # an example are ConvNeXt's branches, which are multiplied by 1e-6 before training
+        largest = PRECISIONS[precision].largest
+        tiny = {name for name, value in amax.items() if value / largest <= SMALLEST_FLOAT16_SCALE}
+        found |= {node.name: TINY_SCALE for node in model.graph.node if tiny.intersection(node.input)}
+    return found
+
+
 def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict[str, str]:
-    """Return the nodes that must stay in high precision, each with the reason."""
+    """Return the nodes that eight bits cannot hold, found by the pattern of the graph, whatever the model is called."""
     nodes = list(model.graph.node)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     made_by = {name: node for node in nodes for name in node.output}
@@ -134,27 +151,6 @@ def _averaged_square(
     number, by = maker.input
     is_second_power = maker.op_type == "Pow" and by in constants and bool(np.all(array_of(constants[by]) == 2))
     return maker if is_second_power or (maker.op_type == "Mul" and number == by) else None
-
-
-# Add constants and nodes to a graph, under names that it does not have yet.
-
-
-class Additions:
-    def __init__(self, model: ir.Model) -> None:
-        self._graph, self._taken = model.graph, names_in_use(model)
-
-    def constant(self, name: str, array: NDArray[np.generic]) -> ir.Value:
-        name = unused_name(name, self._taken)
-        value = ir.val(name, const_value=ir.tensor(array, name=name))
-        self._graph.initializers.add(value)
-        return value
-
-    def node(
-        self, op_type: str, inputs: list[ir.Value], *outputs: str, domain: str = "", **attributes: int | list[int]
-    ) -> ir.Node:
-        """Return a node, which the caller puts into its place."""
-        names = [unused_name(name, self._taken) for name in outputs]
-        return ir.node(op_type, inputs, attributes, domain=domain, outputs=list(map(ir.val, names)), name=names[0])
 
 
 # Estimate what each layer costs in floating point, from the graph alone, so that the answer is the same everywhere.

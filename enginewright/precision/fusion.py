@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginewright.graph.passes.find import RemoveUnused
+from enginewright.graph.passes.find import remove_unused
 from enginewright.precision.placement import PASSED_ON, PRODUCTS
 
 FUSED_ON = PASSED_ON | {"BatchNormalization", "Clip", "Gelu", "HardSigmoid", "HardSwish", "Mul", "Relu", "Sigmoid"}
@@ -52,7 +52,7 @@ def mend_fusions(model: onnx.ModelProto) -> onnx.ModelProto:
         largest = max(float(_array(scale).item()) for scale in scales)
         for scale in scales:
             scale.const_value = ir.tensor(np.full_like(_array(scale), largest), name=scale.name)
-    RemoveUnused()(mended)
+    remove_unused(mended)
     return ir.to_proto(mended)
 
 

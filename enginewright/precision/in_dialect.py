@@ -2,14 +2,13 @@
 blocks of numbers, the graph is the same for all."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
@@ -19,32 +18,34 @@ from enginewright.data.feeds import Feeds
 from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.names import CountAxesFromEnd
-from enginewright.graph.passes.pooling import DropIdleStrides, PadBeforePooling
-from enginewright.graph.passes.spell_out import SpellOutCol2Im, SpellOutHardSwish
+from enginewright.graph.passes.find import Pass
+from enginewright.graph.passes.for_one_compiler import (
+    count_axes_from_end,
+    drop_idle_strides,
+    pad_before_pooling,
+    spell_out_col2im,
+    spell_out_hard_swish,
+)
 from enginewright.precision.blocks import Written, write_blocks
 from enginewright.precision.calibration.cache import Calibration, require_tensors
 from enginewright.precision.cast import cast, kept_nodes
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import nodes_beyond_int8
-from enginewright.precision.placement import products_of_activations
-from enginewright.precision.quantize import activations, nodes_with_tiny_inputs, quantize, quantized_activations
+from enginewright.precision.floats import nodes_in_floats
+from enginewright.precision.quantize import activations, quantize, quantized_activations
 from enginewright.precision.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 
-REWRITES: dict[tuple[str, str], tuple[Callable[[], ir.passes.PassBase], ...]] = {  # by compiler and precision
-    ("tensorrt", "bf16"): (SpellOutHardSwish,),
-    ("cpu", "bf16"): (DropIdleStrides,),
-    ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
+REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
+    ("tensorrt", "bf16"): (spell_out_hard_swish,),
+    ("cpu", "bf16"): (drop_idle_strides,),
+    ("cpu", "int8"): (pad_before_pooling, drop_idle_strides),
 }
-UNKNOWN: dict[tuple[str, str], Callable[[], ir.passes.PassBase]] = {  # operators that a compiler lacks or mistakes
-    ("tensorrt", "Col2Im"): SpellOutCol2Im,
-    ("cpu", "Gather"): CountAxesFromEnd,
+UNKNOWN: dict[tuple[str, str], Pass] = {  # operators that a compiler lacks or mistakes
+    ("tensorrt", "Col2Im"): spell_out_col2im,
+    ("cpu", "Gather"): count_axes_from_end,
 }
 WITHOUT_KERNEL = {("tensorrt", "bf16"): "ConvTranspose"}  # github.com/NVIDIA/TensorRT/issues/4829
 NOTHING = Keep(op_types=(), nodes=())
-OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
 NO_KERNEL = "the compiler has no kernel for it"
-TINY_SCALE = "it cannot hold the scale of what the node reads"
 
 
 def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.ModelProto | None:
@@ -52,7 +53,7 @@ def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.M
     operators = {node.op_type for each in with_bodies(graph.graph) for node in each.node}
     unknown = [UNKNOWN[wanted.compiler, name] for name in operators if (wanted.compiler, name) in UNKNOWN]
     rewrites = [*REWRITES.get((wanted.compiler, precision), ()), *unknown]
-    return changed_by(graph, *(rewrite() for rewrite in rewrites))
+    return changed_by(graph, *rewrites)
 
 
 def rest_of(keep: Keep, wanted: Dialect) -> Rest:
@@ -62,14 +63,6 @@ def rest_of(keep: Keep, wanted: Dialect) -> Rest:
 def is_written_here(precision: str, keep: Keep, wanted: Dialect) -> bool:
     """Tell whether our own rules say where Q/DQ nodes stand."""
     return precision == "int8" and wanted.compiler == "cpu" and rest_of(keep, wanted) == "fp32"
-
-
-def nodes_in_floats(
-    precision: str, graph: onnx.ModelProto, amax: Mapping[str, float], wanted: Dialect
-) -> dict[str, str]:
-    """Return the nodes that eight bits cannot hold, or that the machine cannot calculate with, each with the reason."""
-    overflowing = products_of_activations(graph) if precision == "int8" and not wanted.adds_exactly else ()
-    return dict.fromkeys(overflowing, OVERFLOWS) | nodes_beyond_int8(graph, amax)
 
 
 def value_ranges(calibrated: Calibration, wanted: Dialect) -> dict[str, Range]:
@@ -91,20 +84,30 @@ class Ingredients(NamedTuple):
     spared: Collection[str] = ()  # the nodes that a search leaves there
     rounded: Rounded | None = None  # weights that are rounded already; others take the nearest byte
 
+    @property
+    def rest(self) -> Rest:
+        return rest_of(self.keep, self.wanted)
+
+    def beyond(self, precision: str, graph: onnx.ModelProto) -> dict[str, str]:
+        """Return the nodes that stay in floating point whatever the user keeps there, each with the reason."""
+        return nodes_in_floats(precision, graph, self.ranges.amax, self.wanted, self.rest)
+
+    def kept(self, precision: str, graph: onnx.ModelProto) -> frozenset[str]:
+        """Return the names of all nodes that stay in floating point."""
+        return frozenset({*self.beyond(precision, graph), *kept_nodes(self.keep, graph), *self.spared})
+
 
 def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold."""
-    graph, amax = load_graph(given.graph), given.ranges.amax
-    rest, largest_weight = rest_of(given.keep, given.wanted), given.wanted.largest_weight
-    high = nodes_in_floats(precision, graph, amax, given.wanted)
-    if is_written_here(precision, given.keep, given.wanted):
-        kept, exact_sums = {*high, *kept_nodes(given.keep, graph), *given.spared}, given.wanted.exact_sums
-        require_tensors(given.ranges, tensors_in_int8(graph, kept, exact_sums))
-        ranges = value_ranges(given.ranges, given.wanted)
-        made = write_int8(graph, ranges, kept, largest_weight, given.rounded, exact_sums)
+    graph, wanted = load_graph(given.graph), given.wanted
+    high = given.beyond(precision, graph)
+    if is_written_here(precision, given.keep, wanted):
+        kept = given.kept(precision, graph)
+        require_tensors(given.ranges, tensors_in_int8(graph, kept, wanted.exact_sums))
+        ranges = value_ranges(given.ranges, wanted)
+        made = write_int8(graph, ranges, kept, wanted.largest_weight, given.rounded, wanted.exact_sums)
     else:
         made = _quantize_for_gpu(precision, given, graph, high)
-        high |= dict.fromkeys(nodes_with_tiny_inputs(given.graph, precision, amax, rest), TINY_SCALE)
     if not given.spared and all(node.op_type != "QuantizeLinear" for node in made.graph.node):
         why = next((f"{name} and others: {reason}" for name, reason in high.items()), "keep leaves it nothing to round")
         raise EnginewrightError(f"{precision} can hold nothing of this graph ({why}): delete precisions.{precision}")
@@ -121,7 +124,7 @@ def _quantize_for_gpu(
         precision,
         dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # it silently leaves out what has no range
         given.keep.model_copy(update={"nodes": more}),
-        rest_of(given.keep, given.wanted),
+        given.rest,
         sample=given.sample,
         largest_weight=given.wanted.largest_weight,
         rounded=given.rounded,
@@ -186,7 +189,7 @@ def quantize_beside(
     mixed = given._replace(spared=[*given.spared, *chain(*floating.values())])
     with scratch_folder() as scratch:
         for precision, nodes in floating.items():
-            if precision != rest_of(given.keep, given.wanted):
+            if precision != given.rest:
                 mixed = _with_nodes_in(precision, nodes, mixed, scratch / f"{precision}.onnx")
         return quantize_in_dialect("int8", mixed)
 

@@ -1,6 +1,5 @@
 """Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,27 +18,16 @@ from enginewright.graph.onnx_file import graph_inputs, load_graph, save_graph
 from enginewright.graph.shapes import shapes_of
 from enginewright.precision.calibration.cache import read_cache, write_cache
 from enginewright.precision.cast import errors_as_sentences, kept_nodes, quiet_modelopt, trial_batch
-from enginewright.precision.floats import LARGEST_FLOAT16, nodes_adding_scattered
+from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, nodes_adding_scattered
 from enginewright.precision.fusion import mend_fusions
 from enginewright.precision.stand_ins import Replaced, put_back, with_stand_ins
 from enginewright.precision.write_int8 import Rounded
 
-SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
 # TensorRT 10.6 writes the sums of an fp8 Conv as float16 before it multiplies them by the scales, if an Add follows. On
 # an H200, ResNet-18's were infinite there. Half of the range leaves room for more than was calibrated.
 LARGEST_FP8_SUM = LARGEST_FLOAT16 / 2
 
 Constants = dict[str, TensorProto]
-
-
-def nodes_with_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float], rest: Rest) -> list[str]:
-    """Return the nodes that must stay in float16, because it cannot hold the scale of a tensor that they read."""
-    if rest != "fp16":
-        return []
-    largest = PRECISIONS[precision].largest
-    # An example are ConvNeXt's branches, which are multiplied by 1e-6 before training.
-    tiny = {name for name, value in amax.items() if value / largest <= SMALLEST_FLOAT16_SCALE}
-    return [node.name for node in load_graph(source).graph.node if tiny.intersection(node.input)]
 
 
 def quantize(
@@ -58,8 +46,6 @@ def quantize(
     The scales and all unquantized nodes have the type `rest`. `sample` is one that the graph accepts. `largest_weight`
     is for int8 alone, as are weights that are `rounded` already. A tensor without a range stays as it is.
     """
-    tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
-    keep = keep.model_copy(update={"nodes": (*keep.nodes, *tiny)})
     tried = trial_batch(source, sample)
     with quiet_modelopt(), scratch_folder() as scratch:
         cache = scratch / "calibration.cache"

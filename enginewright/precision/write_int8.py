@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import PRECISIONS
 from enginewright.graph.onnx_file import OLDEST_OPSET, at_opset
+from enginewright.graph.passes.find import names_in_use, unused_name
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.floats import Additions
 from enginewright.precision.placement import Group, Placement, read_by_channel, setting
 
 LARGEST = PRECISIONS["int8"].largest
@@ -100,6 +100,26 @@ def names_of(group: Group) -> list[str]:
 
 def dtype_of(value: ir.Value) -> np.dtype[np.generic]:
     return np.dtype((value.dtype or ir.DataType.FLOAT).numpy())
+
+
+class Additions:
+    """Add constants and nodes to a graph, under names that it does not have yet."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graph, self._taken = model.graph, names_in_use(model)
+
+    def constant(self, name: str, array: NDArray[np.generic]) -> ir.Value:
+        name = unused_name(name, self._taken)
+        value = ir.val(name, const_value=ir.tensor(array, name=name))
+        self._graph.initializers.add(value)
+        return value
+
+    def node(
+        self, op_type: str, inputs: list[ir.Value], *outputs: str, domain: str = "", **attributes: int | list[int]
+    ) -> ir.Node:
+        """Return a node, which the caller puts into its place."""
+        names = [unused_name(name, self._taken) for name in outputs]
+        return ir.node(op_type, inputs, attributes, domain=domain, outputs=list(map(ir.val, names)), name=names[0])
 
 
 class Writer:

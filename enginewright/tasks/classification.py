@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from enginewright.core.facts import LABELLED
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import counted
+from enginewright.data.errors import TINY, blocks, finite
 from enginewright.data.feeds import Outputs
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, blocks, finite, mean
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, mean
 
 TOP = 5
 CLASSES_FOR_TOP = 21  # with fewer, hardly an answer would miss the best five
 ROUNDING = 0.02  # probabilities in few bits may miss a sum of 1 by this much
-TINY = 1e-12
 
 
 class Classification(OneOutput):

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.facts import Known
+from enginewright.data.errors import TINY, finite
 from enginewright.data.feeds import Outputs
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, finite
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
 
 NEIGHBOURS = 10
 AS_NEAR = 1e-3  # as ANN-Benchmarks has it
 ROWS_AT_ONCE = 1024
-TINY = 1e-12
 SHOWN = 4  # of the numbers of a vector, in a line for people
 
 

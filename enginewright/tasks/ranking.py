@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.facts import Known
+from enginewright.data.errors import finite
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.embedding import SPEARMAN
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, finite, mean
+from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, mean
 
 AS_GOOD = 1e-3  # of the spread of all scores: two that are so near may come in either order
 ROWS_AT_ONCE = 512

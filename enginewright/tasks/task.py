@@ -152,20 +152,6 @@ def mean(statistics: Statistics, weights: Weights) -> NDArray[np.float64]:
     return means
 
 
-def finite(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the values in double precision. NaN and infinity are counted elsewhere, and here taken as zero."""
-    return np.where(np.isfinite(values), values, 0).astype(np.float64)
-
-
-MOST_NUMBERS_IN_A_BLOCK = 2**21  # several copies of a block in double precision are in memory at once
-
-
-def blocks(values: NDArray[Any]) -> list[slice]:
-    """Cut the samples into blocks that take a bounded part of memory, which outputs in mapped files may exceed."""
-    samples = max(1, MOST_NUMBERS_IN_A_BLOCK * len(values) // max(values.size, 1))
-    return [slice(start, start + samples) for start in range(0, len(values), samples)]
-
-
 class OneOutput(Task):
     """The base of tasks that read one output: the one that the user names, or the only one of the right shape."""
 

@@ -1,16 +1,22 @@
 import datetime
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import ValidationError
-from support.params import REMOVED, written
+from ruamel.yaml import YAML
+from support.params import REMOVED, VALID, written
 from support.paths import ROOT
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.all import Params
+from enginewright.core.params.build import Profile
+from enginewright.core.params.measuring import TimeoutParams
 from enginewright.core.params.model import ModelParams
-from enginewright.core.params.precisions import PrecisionParams
+from enginewright.core.params.precisions import PrecisionParams, SearchParams
+from enginewright.core.params.section import Section
 from enginewright.model.checkpoint import Weights
 
 MIXED = {"floating": "bf16", "seconds": 1, "traces": None}
@@ -106,9 +112,7 @@ def of_texts(changes):
         ({"precisions": {}}, "precisions is empty"),
         ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'calibrated'"),
         ({"precisions.int8.from": "calibrated"}, "search.int8: set precisions.int8.from to searched, or remove it"),
-        ({"search.int8": REMOVED}, "search.int8 is missing, and precisions.int8.from is searched"),
         ({"mix.best": MIXED}, "mix.best: add precisions.best with from: mixed, or remove it from mix"),
-        ({"precisions.best": BEST}, "mix.best is missing, and precisions.best.from is mixed"),
         (
             {"precisions.best": BEST, "mix.best": MIXED, "precisions.bf16": REMOVED},
             "mix.best: it is mixed of int8 and bf16: add precisions.bf16",
@@ -167,7 +171,6 @@ def of_texts(changes):
         ({"build.tensorrt.hardware_compatibility": "all"}, "build.tensorrt.hardware_compatibility: input should be"),
         ({"build.tf32": "maybe"}, "build.tf32: input should be a valid boolean"),
         ({"inference.thread": 1}, "inference.thread is not a parameter; did you mean 'threads'?"),
-        ({"build.tensorrt": REMOVED}, "build.tensorrt is missing"),
         ({"build.tensorrt.weights": "outside"}, "build.tensorrt.weights: input should be 'inside' or 'stripped'"),
         ({"inference.weights_on_gpu_mb": "most"}, "inference.weights_on_gpu_mb: most is none of auto, all"),
         ({"inference.weights_on_gpu_mb": -1}, "inference.weights_on_gpu_mb: -1 is none of auto, all"),
@@ -328,10 +331,6 @@ def of_texts(changes):
                 ({"model.boxes.nms": "inside"}, ".nms", "input should be 'outside' or 'graph', got 'inside'"),
             )
         ),
-        # Missing sections and parameters.
-        ({"benchmark": REMOVED}, "benchmark is missing"),
-        ({"precisions.int8.thresholds": REMOVED}, "precisions.int8.thresholds is missing"),
-        ({"precisions.int8.from": REMOVED}, "precisions.int8.from is missing"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -414,24 +413,71 @@ def test_a_precision_without_a_section_is_named(monkeypatch):
         PrecisionParams.read_for("fp8")
 
 
-def test_the_precisions_that_are_commented_out_are_ready_to_use(tmp_path):
-    text = (ROOT / "params.yaml").read_text()
-    start, end = text.index("  # fp8:\n"), text.index("  # best is ready")
-    uncommented = re.sub(r"(?m)^  # ", "  ", text[start:end])
-    (tmp_path / "params.yaml").write_text(text[:start] + uncommented + text[end:])
-    ready = {"fp8": "calibrated", "int4": "simplified", "mxfp8": "simplified", "nvfp4": "calibrated"}
-    precisions = Params.read(tmp_path / "params.yaml").precisions
-    assert {name: precisions[name].made_from for name in ready} == ready
+@pytest.mark.parametrize("place", [*VALID, "build.tensorrt", "samples.preprocessing.crop", "precisions.int8.from"])
+def test_what_is_left_out_has_its_default(tmp_path, place):
+    assert Params.read(written(tmp_path, {place: REMOVED})) == Params()
 
 
-def test_the_commented_out_mix_is_ready_to_use(tmp_path):
-    text = (ROOT / "params.yaml").read_text().replace("mix: {} ", "mix: #")
-    for start, end in (("  # best:\n  #   floating", "\nprecisions:"), ("  # best:\n  #   from", "\nbuild:")):
-        part = text[text.index(start) : text.index(end)]
-        text = text.replace(part, re.sub(r"(?m)^  # ", "  ", part))
+def test_each_part_of_params_yaml_is_a_valid_one(tmp_path):
+    whole = YAML(typ="safe").load(ROOT / "params.yaml")
+    for name, section in whole.items():
+        parts = [
+            {name: section},
+            *({name: {key: section[key]}} for key in (section if isinstance(section, dict) else ())),
+        ]
+        for part in parts:
+            YAML(typ="safe").dump(part, tmp_path / "params.yaml")
+            Params.read(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize("given", ["fp8:", "fp8: {}", "fp8: {keep: {nodes: []}, thresholds: {cosine: 0.99}}"])
+def test_a_precision_that_is_only_named_has_its_defaults(tmp_path, monkeypatch, given):
+    (tmp_path / "params.yaml").write_text(f"precisions:\n  {given}\n")
+    monkeypatch.chdir(tmp_path)
+    params = Params.read()
+    assert list(params.precisions) == ["fp8"]
+    assert not params.search
+    fp8 = PrecisionParams.read_for("fp8")
+    assert params.precisions["fp8"] == fp8
+    assert (fp8.made_from, fp8.keep.rest, fp8.thresholds.relative_error) == ("calibrated", "auto", 0.2)
+
+
+@pytest.mark.parametrize("text", ["{}", "precisions:", "task: classification"])
+def test_without_precisions_there_are_four(tmp_path, monkeypatch, text):
     (tmp_path / "params.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    params = Params.read()
+    assert params == Params()
+    assert list(params.precisions) == ["fp32", "fp16", "bf16", "int8"]
+    assert (params.search["int8"], params.mix) == (SearchParams.read_for("int8"), {})
+    assert SearchParams.read_for("int8").seconds == 600
+    assert params.precisions["int8"] == PrecisionParams.read_for("int8")
+    assert Profile.read().batch.max == 16
+
+
+def test_every_precision_has_defaults(tmp_path):
+    (tmp_path / "params.yaml").write_text(f"precisions: {{{', '.join(PRECISIONS)}}}\n")
     params = Params.read(tmp_path / "params.yaml")
-    assert (params.precisions["best"].made_from, params.mix["best"].floating) == ("mixed", "fp32")
+    made_from = {name: each.made_from for name, each in params.precisions.items()}
+    assert made_from == dict.fromkeys(("fp32", "fp16", "bf16", "int4", "mxfp8"), "simplified") | {
+        "int8": "searched", "fp8": "calibrated", "nvfp4": "calibrated", "best": "mixed"
+    }  # fmt: skip
+    assert list(params.search) == ["int8"]
+    assert params.mix["best"].floating == "fp32"
+
+
+def test_every_parameter_says_what_it_is():
+    def sections(kind):
+        for name, field in kind.model_fields.items():
+            assert field.description or kind is TimeoutParams, f"{kind.__name__}.{name}"
+            yield from (each for part in (field.annotation, *get_args(field.annotation)) for each in inner(part))
+
+    def inner(part):
+        if isinstance(part, type) and issubclass(part, Section):
+            yield part
+            yield from sections(part)
+
+    assert len(set(sections(Params))) > 15
 
 
 @pytest.mark.parametrize(

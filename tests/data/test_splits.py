@@ -9,11 +9,12 @@ from support.paths import ROOT
 from enginewright.cli.recipes import apply_recipe
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import LABELLED
+from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet, input_file
 from enginewright.data.sources import open_source
 from enginewright.data.sources.truth import ranked
 from enginewright.data.splits import shared_images, split, write_split
-from stages.samples import samples as stage
+from enginewright.pipeline.samples import samples as stage
 
 
 def test_splits_are_disjoint_and_have_the_asked_sizes(samples_params):
@@ -124,6 +125,7 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     apply_recipe(recipe)
     LABELLED.write(Path("task.json"))
     stage(
+        Params.read(),
         Path("data"),
         Path("data/texts"),
         Path("task.json"),

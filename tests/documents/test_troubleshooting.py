@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from support.paths import ROOT
 
-SOURCES = sorted([*ROOT.glob("enginewright/**/*.py"), *ROOT.glob("stages/*.py")])
+SOURCES = sorted(path for room in ("enginewright", "stages", "tools") for path in ROOT.glob(f"{room}/**/*.py"))
 DOCUMENT = (ROOT / "docs/troubleshooting.md").read_text()
 WRITTEN_OUT = [*ROOT.glob("enginewright/bundle/templates/**/*.j2"), *ROOT.glob(".ci/*")]  # no Python, or not yet
 RAISED = ("EnginewrightError", "ValueError", "_mistake", "at_line", "ArgumentTypeError", "parser.error", "sys.exit")

@@ -11,7 +11,8 @@ from support.checkout import ROOT, Project
 from support.quantized import KEEP_NOTHING
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.build import build_engine
+from enginewright.core.params.all import Params
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
@@ -21,12 +22,12 @@ from enginewright.graph.data_apart import array_of, is_large
 from enginewright.graph.files import copy_graph, data_of, graph_bytes, graph_files, graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import rewrite_graph
+from enginewright.pipeline.ranges import simplify
+from enginewright.pipeline.weights import weights
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
 from enginewright.precision.write_int8 import Range, write_int8
-from stages.simplify import simplify
-from stages.weights import weights
 
 AMAX = {"input": 4.0, "conv": 9.0, "relu": 9.0, "conv_2": 30.0, "relu_2": 30.0, "pooled": 9.0, "features": 9.0}
 
@@ -134,8 +135,10 @@ def test_a_users_file_with_its_weights_beside_it_is_taken_in(tiny_graph, samples
     models.mkdir(parents=True)
     given = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
     onnx.save(given, models / "own.onnx", save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0)
-    here.set(**{"model.source": "data/models/own.onnx", "weights.source": "given"})
-    weights(Path("data/weights"), models, samples.folder, Path("weights"))
+    here.set(
+        **{"model.source": "data/models/own.onnx", "weights.source": "given", "benchmark.baselines": ["onnxruntime"]}
+    )
+    weights(Params.read(), Path("data/weights"), models, samples.folder, Path("weights"))
     assert sorted(path.name for path in Path("weights").iterdir()) == ["model.onnx", "model.onnx.data", "weights.json"]
     assert np.array_equal(outputs(Path("weights/model.onnx"), images), outputs(tiny_graph, images))
 
@@ -158,7 +161,7 @@ def test_a_graph_is_simplified_from_file_to_file(samples, here, lowered):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10),
         Path("exported/model.onnx"),
     )
-    simplify(Path("exported"), samples.folder, Path("simplified"))
+    simplify(Params.read(), Path("exported"), samples.folder, Path("simplified"))
     assert [path.name for path in sorted(Path("simplified").iterdir())] == [
         "model.onnx", "model.onnx.data", "simplify.json",
     ]  # fmt: skip
@@ -169,7 +172,7 @@ def test_a_graph_is_simplified_from_file_to_file(samples, here, lowered):
 def test_an_engine_is_built_of_it(runtime, large_onnx, samples, build, inference, images, tmp_path):
     machine = describe_machine(runtime)
     target = target_of(machine, build.tensorrt)
-    record = build_engine("fp32", large_onnx, target, build, samples.manifest, tmp_path / "built")
+    record = build_engine(DescribedGraph("fp32", large_onnx, samples.manifest), target, build, tmp_path / "built")
     assert record.onnx_sha256 == graph_sha256(large_onnx)
     with open_engine(tmp_path / "built", machine, inference) as engine:
         assert np.allclose(engine.run({"input": images})["logits"], outputs(large_onnx, images), atol=1e-4)

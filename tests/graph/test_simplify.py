@@ -10,9 +10,10 @@ from support.checkout import ROOT, Project
 from support.pass_checks import model_of_text
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
 from enginewright.graph.simplify import Simplification, fold_constants, simplify_graph
+from enginewright.pipeline import ranges as stage
 from enginewright.precision.write_int8 import tensors_in_int8
-from stages import simplify as stage
 
 RANGE = {"min": 8, "opt": 8, "max": 16}
 
@@ -46,7 +47,7 @@ def simplify(samples, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exported").mkdir()
     onnx.save(mean_of_images(MEAN), tmp_path / "exported/model.onnx")
-    return lambda: stage.simplify(tmp_path / "exported", samples.folder, tmp_path / "simplified")
+    return lambda: stage.simplify(Params.read(), tmp_path / "exported", samples.folder, tmp_path / "simplified")
 
 
 def test_a_graph_with_a_constant_sequence_stays_as_it_is():

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.graph.read_interface import read_blueprint
-from enginewright.measure.contenders import _captured, onnxruntime_session, pytorch_contender, require_possible
+from enginewright.engine.record import read_engine
+from enginewright.measure.contenders import _captured, open_baseline, pytorch_contender, require_possible
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 calls = []  # outside of the model, because a contender runs a copy of it
@@ -92,6 +92,19 @@ def test_each_of_many_batch_sizes_is_compiled():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 10
 
 
+def test_pytorch_still_leaves_the_ninth_shape_of_a_code_object_uncompiled():
+    """If this fails, contenders need no code object of their own."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+    def run(given):
+        return given.flatten(1)
+
+    for batch in range(1, 11):
+        torch.compile(run, dynamic=False)(torch.zeros(batch, 3, 2))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 8
+
+
 @pytest.mark.parametrize("baseline", ["eager+bf16", "compile+bf16"])
 def test_a_model_that_fails_in_another_type_is_an_error_with_the_users_line(baseline):
     class FloatConstant(nn.Module):
@@ -110,11 +123,18 @@ def test_a_model_that_fails_in_another_type_is_an_error_with_the_users_line(base
     assert said.endswith("in forward: return images.mean((2, 3)) @ torch.eye(3)") == ("compile" not in baseline)
 
 
-def test_onnx_runtime_runs_the_graph_as_a_baseline(tiny_onnx, build, inference):
-    with onnxruntime_session(tiny_onnx, read_blueprint(tiny_onnx, build), inference) as session:
-        images = np.zeros((2, 3, 8, 8), np.float32)
-        session.bind({"input": images})()
-        assert session.run({"input": images})["logits"].shape == (2, 16)
+def test_onnx_runtime_runs_the_graph_as_a_baseline(built, tiny_onnx, inference):
+    record, images = read_engine(built), {"input": np.zeros((2, 3, 8, 8), np.float32)}
+    with open_baseline("onnxruntime", record, images, tiny_onnx, None, inference) as bind:
+        bind(images)()
+        assert bind.__self__.run(images)["logits"].shape == (2, 16)
+
+
+def test_pytorch_is_loaded_for_a_baseline_that_it_runs(built, inference):
+    with open_baseline("eager", read_engine(built), IMAGES, None, RecordingModel, inference) as bind:
+        calls.clear()
+        bind(IMAGES)()
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("baseline", ["cuda_graph+fp16", "torch_tensorrt", "torch_tensorrt+bf16"])

@@ -8,14 +8,13 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 from enginewright.measure import race as engine_race
 from enginewright.measure import race as race_in_laps
 from enginewright.measure.changes import TOGETHER, Outcome, conclusion
-from enginewright.measure.comparison import compare_runs, judge_race
-from enginewright.measure.race import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_sides, race_two
-from enginewright.measure.speed_change import SpeedChange, combine, deviations_allowed
+from enginewright.measure.comparison import SpeedChange, combine, compare_runs, deviations_allowed, judge_race
+from enginewright.measure.race import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_folders, race_sides
 from enginewright.measure.timing import Call, Round, Timings
 
 
@@ -147,8 +146,8 @@ def test_real_engines_are_raced(built, tiny_onnx, machine, build, manifest, samp
     """Another setting of TF32 makes another file from the same graph."""
     other = build.model_copy(update={"tf32": False})
     folder = tmp_path / "fp32"
-    build_engine("fp32", tiny_onnx, target_of(machine, other.tensorrt), other, manifest, folder)
-    found = race_two(built, folder, samples, all_params)
+    build_engine(DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, other.tensorrt), other, folder)
+    found = race_folders(built, folder, samples, all_params)
     if len(found) == 1:
         pytest.fail("the two builds are the same file, so nothing was raced")
     assert [change.batch for change in found.values()] == [2, 8]
@@ -158,7 +157,7 @@ def test_real_engines_are_raced(built, tiny_onnx, machine, build, manifest, samp
 def test_the_same_file_needs_no_race(races, built, samples, all_params, tmp_path):
     laps = races(1.0, 1.0)
     copy = shutil.copytree(built, tmp_path / "fp32")
-    assert conclusion(judged(race_two(built, copy, samples, all_params))) == Outcome.NO_CHANGE
+    assert conclusion(judged(race_folders(built, copy, samples, all_params))) == Outcome.NO_CHANGE
     assert not laps
 
 
@@ -167,13 +166,13 @@ def test_engines_with_different_tensors_are_not_raced(
 ):
     two = manifest.model_copy(update={"inputs": ("image", "numbers"), "preprocessing": None})
     folder = tmp_path / "pair"
-    build_engine("fp32", pair_onnx, target_of(machine, pair_build.tensorrt), pair_build, two, folder)
+    build_engine(DescribedGraph("fp32", pair_onnx, two), target_of(machine, pair_build.tensorrt), pair_build, folder)
     with pytest.raises(EnginewrightError, match="fp32: the two engines take or give other tensors"):
-        race_two(built, folder, samples, all_params)
+        race_folders(built, folder, samples, all_params)
 
 
 def test_an_engine_of_another_version_is_not_opened(built, machine, monkeypatch, samples, all_params):
     newer = machine.model_copy(update={"runtime_version": "9999.1"})
     monkeypatch.setattr(engine_race, "describe_machine", lambda runtime: newer)
     with pytest.raises(EnginewrightError, match="was built for another machine: runtime_version"):
-        race_two(built, built, samples, all_params)
+        race_folders(built, built, samples, all_params)

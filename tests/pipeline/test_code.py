@@ -10,6 +10,7 @@ import pytest
 from support.paths import ROOT
 from support.warm_python import warm_python
 
+from enginewright.pipeline import STAGES
 from enginewright.pipeline.code import PACKAGES, code_of_stages
 
 OPENVINO, TENSORRT = ("openvino",), ("tensorrt",)
@@ -55,7 +56,7 @@ def replace_first(one, other):
 
 
 CODE = add("print('changed')")
-ALL = {path.stem for path in (ROOT / "stages").glob("*.py") if not path.stem.startswith("__")}
+ALL = {*STAGES}
 OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machine"}
 
 
@@ -74,19 +75,21 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
         ("enginewright/report/page/charts.py", CODE, {"report"}),
         ("enginewright/report/page/page.css", add("p { color: red }"), {"report"}),
         ("enginewright/report/page/page.html", add("<p>more</p>"), {"report"}),
-        ("enginewright/precision/calibration/histogram.py", CODE, {"calibrate", "rescue", "search"}),
-        ("enginewright/precision/calibration/histogram.py", CODE, {"calibrate", "rescue", "search", "report"}),
+        ("enginewright/precision/calibration/auto.py", CODE, {"simplify", "calibrate", "rescue", "search", "convert"}),
+        ("enginewright/model/export.py", CODE, {"export", "reference"}),
         (
             "enginewright/tasks/regression.py",
             CODE,
-            {"weights", "export", "reference", "search", "mix", "validate", "machine"},
+            {"weights", "export", "reference", "search", "mix", "validate", "trace", "machine"},
         ),
         ("enginewright/precision/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
-        ("enginewright/core/params/model.py", CODE, {"weights", "machine", "report"}),
-        ("enginewright/core/params/measuring.py", CODE, {"benchmark", "race", "trace", "mix", "machine", "report"}),
+        ("enginewright/core/params/model.py", CODE, ALL),
+        ("enginewright/measure/contenders.py", CODE, {"benchmark", "race"}),
         ("enginewright/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
         ("enginewright/engine/runtimes/tensorrt.py", CODE, set()),
-        ("stages/gate.py", CODE, {"gate"}),
+        ("enginewright/pipeline/gate.py", CODE, {"gate"}),
+        ("enginewright/pipeline/weights.py", CODE, {"weights"}),
+        ("enginewright/pipeline/ranges.py", CODE, {"simplify", "calibrate"}),
         ("stages/__main__.py", CODE, ALL),
     ],
 )
@@ -102,8 +105,8 @@ def test_a_runtime_counts_where_it_is_in_use(rerun):
 def test_a_module_that_is_imported_for_its_types_alone_does_not_count(rerun):
     only_types = add("if TYPE_CHECKING:\n    import enginewright.cli.arguments")
     really = add("def later():\n    import enginewright.cli.arguments")
-    assert rerun(("stages/gate.py", only_types), ("enginewright/cli/arguments.py", CODE)) == set()
-    assert rerun(("stages/gate.py", really), ("enginewright/cli/arguments.py", CODE)) == {"gate"}
+    assert rerun(("enginewright/pipeline/gate.py", only_types), ("enginewright/cli/arguments.py", CODE)) == set()
+    assert rerun(("enginewright/pipeline/gate.py", really), ("enginewright/cli/arguments.py", CODE)) == {"gate"}
 
 
 def test_the_users_model_counts_where_it_is_run(copy):
@@ -120,7 +123,7 @@ def test_the_users_model_counts_where_it_is_run(copy):
 def test_the_users_task_counts_where_answers_are_judged(copy):
     before, after = (code_of_stages(OPENVINO, {}, task, copy) for task in ({}, {"signs.py": "a hash"}))
     changed = {stage for stage in ALL if before[stage] != after[stage]}
-    assert changed == {"weights", "export", "reference", "search", "mix", "validate", "machine"}
+    assert changed == {"weights", "export", "reference", "search", "mix", "validate", "trace", "machine"}
 
 
 @pytest.mark.parametrize("damaged", ["no json", '{"format": 1, "files": 3}'])
@@ -136,8 +139,10 @@ def test_kept_results_that_cannot_be_read_are_made_again(copy, damaged):
 
 LOADED = """
 import importlib, json, sys
+from enginewright.pipeline import STAGES
 for stage in sys.argv[1:]:
-    importlib.import_module(f"stages.{stage}")
+    importlib.import_module("enginewright.pipeline.stage")
+    importlib.import_module(f"enginewright.pipeline.{STAGES[stage]}")
     ours = [name for name in sys.modules if name.partition(".")[0] in ("enginewright", "stages")]
     print(json.dumps([stage, [sys.modules.pop(name).__file__ for name in ours if "." in name]]))
 """
@@ -149,7 +154,7 @@ def test_every_module_that_importing_a_stage_loads_is_found():
     assert child.returncode == 0, child.stderr
     for stage, files in map(json.loads, child.stdout.splitlines()):
         loaded = {Path(file).relative_to(ROOT).as_posix() for file in files}
-        assert f"stages/{stage}.py" in loaded
+        assert f"enginewright/pipeline/{STAGES[stage]}.py" in loaded
         assert loaded <= code_of_stages(OPENVINO, {}, {})[stage].modules.keys()
 
 
@@ -160,13 +165,13 @@ def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
         "enginewright/cli/python.py": {"import_module", "the root package"},  # no stage imports these
         "enginewright/bundle/sbom.py": {"the root package"},
         "enginewright/cli/commands/infer.py": {"the root package"},
-        "enginewright/cli/main.py": {"the root package"},
+        "enginewright/cli/main.py": {"import_module", "the root package"},
         "enginewright/cli/project/layout.py": {"the root package"},
         "enginewright/cli/commands/upgrade.py": {"the root package"},
         "enginewright/core/version.py": {"the root package"},  # its number, which changes no result
         "enginewright/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
         "enginewright/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists
-        "enginewright/tasks/choose.py": {"import_module"},  # of TASKS, or the user's, whose files StageCode.task lists
+        "enginewright/tasks/choose.py": {"import_module"},  # the user's task, whose files StageCode.task lists
         "stages/__main__.py": {"import_module"},  # the stage itself
     }
 

@@ -7,12 +7,19 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import pytest
+from dvc.parsing import DataResolver
+from dvc.repo import Repo
 from ruamel.yaml import YAML
+from support.params import VALID
 from support.paths import ROOT
 from support.small_project import planned_stages
 
-from enginewright.core.params.all import Section  # and with it every section
+from enginewright.core.params.all import Params, Section
 from enginewright.core.params.measuring import TimeoutParams
+from enginewright.core.params.precisions import MixParams, PrecisionParams, SearchParams
+from enginewright.core.params.section import PARAMS_FILE
+from enginewright.pipeline import STAGES as FILES
+from enginewright.pipeline.parameters import OF_PRECISION, OF_STAGE, complete_for_dvc, write_parameters
 
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
@@ -25,11 +32,26 @@ BATCH_ENDS = {"build.profile.batch.min", "build.profile.batch.max"}  # not the s
 OTHER_AXES = {"build.profile.height", "build.profile.width", "build.profile.axes"}
 USED_PARTS = {
     ("export", "build.profile"): BATCH_ENDS | OTHER_AXES,
+    ("export", "build.profile.batch"): BATCH_ENDS,
     ("simplify", "build.profile"): BATCH_ENDS | OTHER_AXES,
     ("reference", "build.profile.batch"): BATCH_ENDS,
     ("weights", "model"): {"model.source", "model.arguments"},  # which output holds scores changes no weights
 }
 ALL = "*"
+READERS = (
+    "enginewright/bundle/write.py",
+    "enginewright/cli/commands/compare.py",
+    "enginewright/cli/commands/keep.py",
+    "enginewright/cli/commands/reduce.py",
+    "enginewright/cli/commands/upgrade.py",
+    "enginewright/cli/machine_checks.py",
+    "enginewright/core/params/edit.py",
+    "enginewright/nightly/night.py",
+    "enginewright/pipeline/__main__.py",
+    "enginewright/pipeline/stage.py",
+    "enginewright/targets/here.py",
+    "enginewright/targets/run.py",
+)
 
 
 class Stage(NamedTuple):
@@ -82,8 +104,10 @@ STAGES = expand()
 BY_FILE = {name.partition("@")[0]: stage for name, stage in STAGES.items()}
 
 
-def tree_of(name):
-    return ast.parse((ROOT / "stages" / f"{name.partition('@')[0]}.py").read_text())
+def functions_beside(stage):
+    """Return the functions of the file that has a stage's function, by name."""
+    path = ROOT / "enginewright/pipeline" / f"{FILES[stage]}.py"
+    return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
 def covers(one, other):
@@ -100,9 +124,9 @@ def test_the_plan_is_short_enough_to_be_read():
 # Code.
 
 
-def test_there_is_a_stage_for_every_file_and_a_file_for_every_stage():
-    files = {path.stem for path in (ROOT / "stages").glob("*.py") if not path.stem.startswith("__")}
-    assert BY_FILE.keys() == files
+def test_every_stage_has_a_function_and_no_other_is_listed():
+    assert BY_FILE.keys() == FILES.keys()
+    assert all(stage in functions_beside(stage) for stage in FILES)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -120,13 +144,24 @@ def test_the_code_of_all_stages_is_written_by_the_stage_that_always_runs():
     assert STAGES["machine"].params == ()  # it reads all, whatever changed
 
 
+def of_parameters(name):
+    return f"{name.replace('@', '/') if name.partition('@')[0] in OF_PRECISION else name.partition('@')[0]}.json"
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_watches_its_own_parameters_alone(name):
+    watched = [path for path in STAGES[name].deps if path.startswith("artifacts/parameters")]
+    assert watched == ([] if name in ("machine", "gate") else [f"artifacts/parameters/{of_parameters(name)}"])
+
+
 # Paths.
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_every_watched_path_reaches_the_stage_as_an_argument(name):
     stage = STAGES[name]
-    for path in set(stage.watched) - {VERSIONS, f"artifacts/code/{name.partition('@')[0]}.json"}:
+    known = {VERSIONS, f"artifacts/code/{name.partition('@')[0]}.json", f"artifacts/parameters/{of_parameters(name)}"}
+    for path in set(stage.watched) - known:
         assert any(covers(path, given) for given in stage.paths), path
 
 
@@ -140,8 +175,8 @@ def test_every_path_that_a_stage_is_given_is_watched(name):
 @pytest.mark.parametrize("name", STAGES)
 def test_the_command_line_gives_a_stage_exactly_its_arguments(name):
     plain = name.partition("@")[0]
-    function = next(node for node in tree_of(name).body if isinstance(node, ast.FunctionDef) and node.name == plain)
-    wanted = sorted(argument.arg.replace("_", "-") for argument in function.args.args)
+    arguments = {argument.arg for argument in functions_beside(plain)[plain].args.args} - {"params"}
+    wanted = sorted(argument.replace("_", "-") for argument in arguments)
     assert sorted(re.findall(r"--([a-z-]+) ", STAGES[name].cmd)) == wanted
 
 
@@ -161,45 +196,79 @@ def test_every_artifact_that_a_stage_watches_is_made_by_another():
 # Parameters.
 
 
-def sections(base=Section):
-    """Return the classes that read a section of params.yaml, by name."""
-    return {each.__name__: each for child in base.__subclasses__() for each in (child, *sections(child).values())}
+def parameters_read(function, beside):
+    """Return each place of params.yaml that a function reads by its argument `params`, or by a name that it gives to a
+    part of it. A part that it hands on is read as a whole, except by a function beside it."""
+    names, read, walked = {"params": ()}, set(), list(ast.walk(function))
+    for node in walked:
+        for target, value in assigned(node):
+            if isinstance(target, ast.Name) and (place := place_of(value, names)):
+                names.setdefault(target.id, place)
+    parts = {value for node in walked for target, value in assigned(node) if isinstance(target, ast.Name)}
+    parts |= {node.value for node in walked if isinstance(node, ast.Attribute | ast.Subscript)}
+    for node in walked:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in beside:
+            whole = [each for each in node.args if place_of(each, names) == ()]
+            parts.update(whole)
+            read |= parameters_read(beside[node.func.id], beside) if whole else set()
+    for node in walked:
+        place = None if node in parts or is_stored(node) else place_of(node, names)
+        if place is not None:
+            read.add(".".join(place) or ALL)
+    return read
 
 
-SECTIONS = sections()
-NAMED = {"SearchParams": "search", "MixParams": "mix"}  # sections with one for each precision that has it
+def is_stored(node):
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
-def section_read(node):
-    """Return the class and the place of the section that a call such as BuildParams.read() reads; else None."""
+def assigned(node):
+    """Yield each target of an assignment with what it gets."""
+    if isinstance(node, ast.Assign):
+        (target,), value = node.targets, node.value
+        both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+        yield from zip(target.elts, value.elts, strict=True) if both else [(target, value)]
+
+
+def place_of(node, names):
+    """Return the place of params.yaml that an expression such as params.build.profile reads; else None."""
     match node:
-        case ast.Call(ast.Attribute(ast.Name(name), "read")) if name in SECTIONS:
-            return SECTIONS[name], SECTIONS[name].place or ALL
-        case ast.Call(ast.Attribute(ast.Name(name), "read_for")) if name in SECTIONS:
-            return SECTIONS[name], f"{NAMED.get(name, 'precisions')}.${{key}}"
-        case ast.Call(ast.Attribute(ast.Name(name), "read_at"), [ast.Constant(place)]) if name in SECTIONS:
-            return SECTIONS[name], place
+        case ast.Name(name):
+            return names.get(name)
+        case ast.Attribute(value, attribute) if (place := place_of(value, names)) is not None:
+            fields = getattr(section_at(place), "model_fields", {})
+            name = fields[attribute].alias or attribute if attribute in fields else None  # a method or a property
+            return place if name is None else (*place, name)
+        case ast.Subscript(value, key) if place := place_of(value, names):
+            return (
+                (*place, KEYS.get(ast.unparse(key)) or key.value)
+                if place[0] in OF_PRECISIONS and not place[1:]
+                else place
+            )
     return None
 
 
-def parameters_read(tree):
-    """Return each place of params.yaml that the code reads. A section that it hands on is read as a whole."""
-    read, in_part = set(), set()
-    for node in ast.walk(tree):
-        found = isinstance(node, ast.Attribute) and section_read(node.value)
-        if found and node.attr in found[0].model_fields:  # and no method, such as InferenceParams.on
-            in_part.add(node.value)
-            read.add(node.attr if found[1] == ALL else f"{found[1]}.{node.attr}")
-    return read | {found[1] for node in ast.walk(tree) if node not in in_part and (found := section_read(node))}
+KEYS = {"precision": "${key}", "asked.floating": "${item.floating}"}
+OF_PRECISIONS = {"precisions": PrecisionParams, "search": SearchParams, "mix": MixParams}
 
 
-PARAMS = read_yaml("params.yaml")
+def section_at(place):
+    """Return the class of the section at a place; None where there is none."""
+    section = OF_PRECISIONS.get(place[0], Params) if place[1:] else Params
+    for part in place[2:] if section is not Params else place:
+        names = {field.alias or name: field.annotation for name, field in getattr(section, "model_fields", {}).items()}
+        section = names.get(part)
+    return section
+
+
+PARAMS = VALID
+PLACES = OF_STAGE | OF_PRECISION
 
 
 def single(place):
     """Return the single parameters that stand at a place of params.yaml, as int8 has them."""
-    if place == "mix.${key}":
-        return {place}  # there is none by default
+    if place.startswith("mix.${key}"):
+        return {"mix.${key}"}  # there is none by default
     place = place.replace("${key}", "int8").replace("${item.floating}", "int8")
     if place == ALL:
         return {each for section in PARAMS for each in single(section)}
@@ -211,53 +280,60 @@ def single(place):
 
 @pytest.mark.parametrize("name", sorted(BY_FILE.keys() - {"machine"}))
 def test_a_stage_lists_exactly_the_parameters_that_it_reads(name):
-    read = {part for place in parameters_read(tree_of(name)) for part in USED_PARTS.get((name, place), {place})}
+    beside = functions_beside(name)
+    found = parameters_read(beside[name], beside)
+    read = {part for place in found for part in USED_PARTS.get((name, place), {place})}
     if name == "convert":
         read.add("precisions.${key}.from")  # dvc.yaml itself reads it, to choose the dependency
-    listed = {each for place in BY_FILE[name].params for each in single(place)}
+    places = (place.format(key="${key}", floating="${item.floating}") for place in PLACES.get(name, ()))
+    listed = {each for place in places for each in single(place)}
     assert listed == {each for place in read for each in single(place)}
 
 
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [
-        ("samples = Params.read().samples", {"samples"}),
-        ("params = Params.read()\nuse(params.build.profile)", {"*"}),
-        ("use(Params.read())", {"*"}),
-        ("params, here = BenchmarkParams.read(), 1\nuse(params.seconds)", {"benchmark"}),
-        ("use(BenchmarkParams.read().seconds, ModelParams.read().scores)", {"benchmark.seconds", "model.scores"}),
-        ("use(ModelParams.read().is_onnx)", {"model"}),
-        ("sizes = Profile.read().batch", {"build.profile.batch"}),
-        ("threads = InferenceParams.read().on(cores)", {"inference"}),
-        ("keep = PrecisionParams.read_for(precision).keep", {"precisions.${key}.keep"}),
-        ("use(PrecisionParams.read_for(precision))", {"precisions.${key}"}),
-        ("use(Range.read_at('build.profile.height').min)", {"build.profile.height.min"}),
+        ("samples = params.samples\nuse(samples)", {"samples"}),
+        ("use(params)", {"*"}),
+        ("beside(params)", {"build.tf32"}),
+        ("asked, here = params.benchmark, 1\nuse(asked.seconds)", {"benchmark.seconds"}),
+        ("asked, here = params.benchmark, 1\nuse(asked.seconds, asked)", {"benchmark.seconds", "benchmark"}),
+        ("use(params.benchmark.seconds, params.model.scores)", {"benchmark.seconds", "model.scores"}),
+        ("use(params.model.is_onnx)", {"model"}),
+        ("sizes = params.build.profile.batch\nuse(sizes.min)", {"build.profile.batch.min"}),
+        ("threads = params.inference.on(cores)", {"inference"}),
+        ("use(params.benchmark.baselines[0])", {"benchmark.baselines"}),
+        ("use(params.precisions[precision].keep)", {"precisions.${key}.keep"}),
+        ("use(params.precisions['int8'].made_from)", {"precisions.int8.from"}),
+        (
+            "asked = params.mix[precision]\nuse(params.precisions[asked.floating], asked)",
+            {"precisions.${item.floating}", "mix.${key}", "mix.${key}.floating"},
+        ),
+        ("use(params.precisions)", {"precisions"}),
         ("record = Machine.read(machine)", set()),
     ],
 )
 def test_reading_parameters_is_recognized(code, wanted):
-    assert parameters_read(ast.parse(code)) == wanted
+    beside = {"beside": ast.parse("def beside(params): use(params.build.tf32)").body[0]}
+    assert parameters_read(ast.parse(code), beside) == wanted
 
 
-def test_parameters_are_read_by_stages_and_commands_only():
-    readers = [
-        path.relative_to(ROOT).as_posix()
-        for path in sorted((ROOT / "enginewright").rglob("*.py"))
-        if any(map(section_read, ast.walk(ast.parse(path.read_text()))))
-    ]
-    assert readers == [
-        "enginewright/bundle/write.py",
-        "enginewright/cli/commands/compare.py",
-        "enginewright/cli/machine_checks.py",
-        "enginewright/cli/commands/keep.py",
-        "enginewright/cli/commands/upgrade.py",
-        "enginewright/cli/recipes.py",
-        "enginewright/cli/commands/reduce.py",
-        "enginewright/targets/here.py",
-        "enginewright/targets/run.py",
-        "enginewright/pipeline/__main__.py",
-        "enginewright/nightly/night.py",
-    ]
+def all_sections(base=Section):
+    """Yield every class that is a section of params.yaml."""
+    for each in base.__subclasses__():
+        yield from (each, *all_sections(each))
+
+
+def test_params_yaml_is_read_by_the_runner_of_stages_and_by_commands_only():
+    sections = {each.__name__ for each in all_sections()}
+    found = {}
+    for path in sorted((ROOT / "enginewright").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(ast.Attribute(ast.Name(name), "read" | "read_at" | "read_for")) if name in sections:
+                    found.setdefault(path.relative_to(ROOT).as_posix(), set()).add(name)
+    where_work_is_done = {"enginewright/targets/ray_cluster.py": {"ClusterParams"}}  # which changes no result
+    assert found == {name: {"Params"} for name in READERS} | where_work_is_done
 
 
 def test_every_stage_but_the_gate_can_have_a_time_limit():
@@ -267,6 +343,59 @@ def test_every_stage_but_the_gate_can_have_a_time_limit():
 
 @pytest.mark.parametrize("section", PARAMS)
 def test_every_section_of_the_parameters_is_listed_by_a_stage(section):
-    listed = {place.partition(".")[0] for stage in STAGES.values() for place in stage.params}
+    listed = {place.partition(".")[0] for stage, places in PLACES.items() if stage != "report" for place in places}
     # machine reads the others, and the stages after it in machine.json and task.json; cluster and timeouts change none
     assert section in listed or section in ("runtime", "task", "cluster", "timeouts")
+
+
+def written_for(folder, text):
+    """Return what `machine` writes for a params.yaml with this text, by file."""
+    (folder / PARAMS_FILE).write_text(text)
+    write_parameters(Params.read(folder / PARAMS_FILE), folder / "made")
+    return {
+        path.relative_to(folder / "made").as_posix(): path.read_text() for path in (folder / "made").rglob("*.json")
+    }
+
+
+def test_what_is_left_out_and_what_is_given_as_it_is_by_default_are_the_same(tmp_path):
+    before = written_for(tmp_path, "{}")
+    assert {of_parameters(name) for name in STAGES} - {"gate.json", "machine.json"} <= {
+        *before, "mix/int8.json", "mix/fp16.json", "search/fp16.json", "rescue/fp16.json"
+    }  # fmt: skip
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "made").rglob("*.json")}
+    assert written_for(tmp_path, "precisions: {fp32: , fp16: , bf16: , int8: {from: searched}}\n") == before
+    assert {path: path.stat().st_mtime_ns for path in times} == times, "nothing was written anew"
+    after = written_for(tmp_path, "precisions: {fp32: , fp16: , bf16: , int8: {thresholds: {cosine: 0.9}}}\n")
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"search/int8.json", "validate/int8.json", "report.json"}
+
+
+@pytest.mark.parametrize(
+    ("text", "added"),
+    [
+        ("runtime: auto  # mine\n", "precisions.fp32, precisions.fp16, precisions.bf16, precisions.int8, search.int8"),
+        ("precisions: {int8: , fp16: {from: simplified}}  # mine\n", "precisions.int8, search.int8"),
+        ("# mine\nprecisions: {fp32: {from: simplified}}\n", None),
+        (
+            "precisions:\n  best:\n  fp32: {from: simplified}\n  int8: {from: calibrated}  # mine\n",
+            "precisions.best, mix.best",
+        ),
+    ],
+)
+def test_what_dvc_reads_itself_is_written_into_a_short_file(tmp_path, text, added):
+    """With it, DVC knows all stages; before, it would fail, or leave out the search."""
+    file = tmp_path / PARAMS_FILE
+    file.write_text(text)
+    params = Params.read(file)
+    said = complete_for_dvc(params, file)
+    assert said == (added and f"{file}: wrote the defaults of {added}, which dvc.yaml reads from there")
+    assert Params.read(file) == params
+    assert complete_for_dvc(params, file) is None
+    assert "# mine" in file.read_text()
+    (tmp_path / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
+    plan = YAML(typ="safe").load(tmp_path / "dvc.yaml")
+    stages = DataResolver(Repo(str(tmp_path), uninitialized=True), str(tmp_path), plan).resolve()["stages"]
+    keys = {(group, key) for group, _, key in (name.partition("@") for name in stages)}
+    assert {key for group, key in keys if group == "convert"} == params.precisions.keys()
+    assert {key for group, key in keys if group == "search"} == params.search.keys()
+    assert {key for group, key in keys if group == "mix"} == params.mix.keys()

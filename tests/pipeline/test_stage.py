@@ -9,6 +9,8 @@ from google.protobuf.message import EncodeError
 from support.paths import ROOT
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
+from enginewright.core.params.all import Params
 from enginewright.pipeline.stage import run_stage
 
 
@@ -27,6 +29,21 @@ def test_arguments_reach_the_stage_with_their_types(arguments):
     arguments("--made-from", "artifacts/simplified", "--precision", "int8")
     run_stage(convert)
     assert seen == {"precision": "int8", "made_from": Path("artifacts/simplified")}
+
+
+def test_a_stage_that_takes_the_parameters_gets_them(arguments, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    seen = {}
+
+    def convert(params: Params, precision: PrecisionName) -> None:
+        seen.update({precision: params})
+
+    arguments("--precision", "int8")
+    run_stage(convert)
+    assert seen == {"int8": Params.read()}
+    arguments("--precision", "int7")
+    with pytest.raises(SystemExit, match=r"^convert: params.yaml has no section precisions.int7; it has fp32, fp16, "):
+        run_stage(convert)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +113,10 @@ def test_what_is_no_stage_is_told_which_there_are(tmp_path, named):
 
 
 def test_a_stage_on_bad_parameters_prints_one_line_and_exits_with_1(tmp_path):
-    for content, said in (("samples: [\n", "params.yaml is not valid YAML: line 2: "), ("5\n", "params.yaml: samples")):
+    for content, said in (
+        ("samples: [\n", "params.yaml is not valid YAML: line 2: "),
+        ("5\n", "params.yaml: timeouts is missing"),
+    ):
         (tmp_path / "params.yaml").write_text(content)
         assert run_module(tmp_path, "samples", *SAMPLES).startswith(f"samples: {said}")
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]

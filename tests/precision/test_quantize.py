@@ -11,7 +11,9 @@ from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.precision.calibration.cache import read_cache, write_cache
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.cast import cast
-from enginewright.precision.quantize import activations, nodes_with_tiny_inputs, quantize, quantized_activations
+from enginewright.precision.dialect import dialect_of
+from enginewright.precision.floats import nodes_in_floats
+from enginewright.precision.quantize import activations, quantize, quantized_activations
 
 AMAX = {"input": 2.5, "relu": 7.3, "features": 3.1}
 WEIGHTS = ("w1", "w2", "w3")
@@ -194,10 +196,11 @@ def test_sums_of_what_is_scattered_are_no_float16(tmp_path, precision):
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_nodes_that_read_ranges_too_small_for_float16_are_not_quantized(tiny_onnx, ranges, precision):
     tiny = ranges | {"relu": 1e-7}
-    assert nodes_with_tiny_inputs(tiny_onnx, precision, tiny, "fp16") == ["conv2"]
-    assert nodes_with_tiny_inputs(tiny_onnx, precision, tiny, "fp32") == []
-    assert "conv2" not in quantized_inputs(quantize(tiny_onnx, precision, tiny, KEEP_NOTHING, rest="fp16"))
-    assert "conv2" in quantized_inputs(quantize(tiny_onnx, precision, tiny, KEEP_NOTHING, rest="fp32"))
+    for rest, kept in (("fp16", ["conv2"]), ("fp32", [])):
+        found = nodes_in_floats(precision, onnx.load(tiny_onnx), tiny, dialect_of("tensorrt", "cuda", ""), rest)
+        assert list(found) == kept
+        made = quantize(tiny_onnx, precision, tiny, Keep(op_types=(), nodes=tuple(found)), rest)
+        assert ("conv2" in quantized_inputs(made)) == (kept == [])
 
 
 def test_a_scale_too_large_for_float16_is_refused_with_a_remedy(tiny_onnx, ranges):

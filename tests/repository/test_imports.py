@@ -11,6 +11,7 @@ import pytest
 from support.paths import ROOT
 from support.warm_python import warm_python
 
+from enginewright.pipeline import STAGES
 from enginewright.pipeline.code import imports_of
 
 MODULES = sorted(
@@ -49,7 +50,7 @@ def test_every_module_imports_without_tensorrt():
 
 def test_stages_that_need_no_torch_do_not_load_it():
     """It takes three seconds, and a machine that only builds engines need not have it."""
-    assert "torch" not in imported([f"stages.{name}" for name in LIGHT_STAGES])
+    assert "torch" not in imported([f"enginewright.pipeline.{STAGES[name]}" for name in LIGHT_STAGES])
 
 
 def test_openvino_is_loaded_only_when_it_is_used():

@@ -18,7 +18,7 @@ from enginewright.cli.commands.infer import infer
 from enginewright.cli.recipes import apply_recipe
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import Manifest
-from enginewright.measure.accuracy_records import Reference, Validation
+from enginewright.measure.records import Reference, Validation
 from enginewright.model.export import Export
 from enginewright.tasks.choose import known_of
 from recipes import regressor, scenes

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import TensorProto
 
-from enginewright.graph.simplify import FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+from enginewright.graph.as_written import FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 
 KINDS = {"Conv": ("CaskConvolution", "correlation"), "Gemm": ("CaskGemmMatrixMultiply", "gemm")}
 KINDS["MatMul"] = KINDS["Gemm"]

@@ -18,9 +18,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from enginewright.graph.as_written import open_as_written, twin_of
+from enginewright.graph.as_written import (
+    DOMAIN,
+    FP4_QUANTIZE,
+    MXFP8_DEQUANTIZE,
+    MXFP8_QUANTIZE,
+    open_as_written,
+    twin_of,
+)
 from enginewright.graph.read_interface import shape_inputs
-from enginewright.graph.simplify import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 from simulated import cudart, failing
 from simulated.bindings import load_bindings
 from simulated.inspector import describe_io, describe_layers, without_shapes

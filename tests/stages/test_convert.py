@@ -12,21 +12,22 @@ from support.paths import ROOT
 from support.quantized import KEEP_NOTHING, quantized_inputs
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import count_nodes, load_graph
+from enginewright.pipeline.graphs import convert
 from enginewright.precision.calibration.cache import provided_provenance, write_cache
 from enginewright.precision.dialect import dialect_of
+from enginewright.precision.floats import OVERFLOWS
 from enginewright.precision.in_dialect import (
     NO_KERNEL,
-    OVERFLOWS,
     Ingredients,
     cast_in_dialect,
     quantize_in_dialect,
     rewritten,
     write_blocks_in_dialect,
 )
-from stages.convert import convert
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -69,7 +70,7 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     simplified, calibrated = Path("simplified"), Path("calibrated")
     BoxesInGraph().write(Path("boxes.json"))
     others = Path("dialect.json"), Path("boxes.json"), Path("bf16")
-    convert("bf16", simplified, simplified, calibrated, Path("none"), samples.folder, *others)
+    convert(Params.read(), "bf16", simplified, simplified, calibrated, Path("none"), samples.folder, *others)
     assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == spelled
 
 

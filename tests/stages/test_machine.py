@@ -7,12 +7,13 @@ from support.params import written
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
+from enginewright.core.params.all import Params
 from enginewright.engine import this_machine
 from enginewright.pipeline.code import StageCode
-from stages.machine import machine
+from enginewright.pipeline.machine import machine
 
 FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins")
-RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "task.json", "code")
+RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "task.json", "code", "parameters")
 ONNX = {"weights.source": "given", "benchmark.baselines": ["onnxruntime"]}
 USER_FILES = [
     ({"weights.source": "data/weights/net.pt"}, "weights.source", "train, pretrained, given"),
@@ -31,7 +32,7 @@ def run(tmp_path, monkeypatch):
 
     def run(changes):
         written(tmp_path, {"runtime": "openvino", **changes})
-        machine(*map(Path, FOLDERS), *map(Path, RECORDS))
+        machine(Params.read(), *map(Path, FOLDERS), *map(Path, RECORDS))
 
     return run
 
@@ -95,5 +96,5 @@ def test_another_processor_or_version_of_the_runtime_changes_only_what_engines_a
 
 def files():
     return {
-        file: file.read_bytes() for name in RECORDS for file in (Path(name), *Path(name).glob("*")) if file.is_file()
+        file: file.read_bytes() for name in RECORDS for file in (Path(name), *Path(name).rglob("*")) if file.is_file()
     }

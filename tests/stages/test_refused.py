@@ -3,18 +3,20 @@
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
 from enginewright.engine.machine import Target
 from enginewright.engine.record import Refusal, read_engine
-from stages import build as stage
-from stages.benchmark import benchmark
-from stages.build import build
-from stages.trace import trace
-from stages.validate import validate
+from enginewright.pipeline import build as stage
+from enginewright.pipeline.build import build
+from enginewright.pipeline.engine import trace, validate
+from enginewright.pipeline.speed import benchmark
 
 WHY = "TensorRT cannot build model.onnx: Networks with BF16 precision require hardware with BF16 support"
 NOWHERE = Path("nowhere")
+PARAMS = Params.read(ROOT / "params.yaml")
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def build_for(tmp_path, samples, machine, monkeypatch):
         monkeypatch.setattr(stage, "build_engine", refuse)
         facts = machine.model_dump(include=Target.model_fields.keys()) | {"device": device}
         Target(**facts, capabilities=capabilities, or_newer=False).write(tmp_path / "target.json")
-        build(precision, NOWHERE, tmp_path / "target.json", samples.folder, NOWHERE, tmp_path / "engine")
+        build(PARAMS, precision, NOWHERE, tmp_path / "target.json", samples.folder, NOWHERE, tmp_path / "engine")
         return tmp_path / "engine"
 
     return run
@@ -51,9 +53,19 @@ def test_a_precision_that_a_gpu_lacks_is_recorded_and_passed_on(build_for, tmp_p
     refusal = Refusal(precision=precision, why=f"compute capability {without} does not have {precision}; {WHY}")
     with pytest.raises(EnginewrightError, match=f"{engine} has no engine: compute capability"):
         read_engine(engine)
-    trace(precision, engine, NOWHERE, NOWHERE, tmp_path / "trace.json")
-    validate(precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "validation.json", tmp_path / "examples")
-    benchmark(precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "benchmark")
+    trace(PARAMS, precision, engine, NOWHERE, NOWHERE, tmp_path / "trace.json")
+    validate(
+        PARAMS,
+        precision,
+        engine,
+        NOWHERE,
+        NOWHERE,
+        NOWHERE,
+        NOWHERE,
+        tmp_path / "validation.json",
+        tmp_path / "examples",
+    )
+    benchmark(PARAMS, precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "benchmark")
     for written in ("engine/refused.json", "trace.json", "validation.json", "benchmark/refused.json"):
         assert Refusal.read(tmp_path / written) == refusal
 

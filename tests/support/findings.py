@@ -4,10 +4,9 @@ from dataclasses import replace
 from itertools import combinations
 
 from enginewright.engine.gpu.nvml import GpuConditions
-from enginewright.measure.accuracy_records import Interval, Result
-from enginewright.measure.race import EnginesRace, Pair
-from enginewright.measure.speed_records import LAUNCHED, MachinePace, PeakMemory
-from enginewright.report.summary import write_summary
+from enginewright.measure.race import EnginesRace, RacedPair
+from enginewright.measure.records import LAUNCHED, Interval, MachinePace, PeakMemory, Result
+from enginewright.report.page.render import write_summary
 from enginewright.report.verdict import failures_of
 
 GPU = GpuConditions(
@@ -38,7 +37,7 @@ def race_of(*entries, disturbed=()):
         rounds=24,
         milliseconds=taken | {entry.precision: entry.latency(batch).p50 for entry in entries},
         pairs=tuple(
-            Pair(one=one, other=other, median=a[0] / b[0], low=a[1] / b[2], high=a[2] / b[1])
+            RacedPair(one=one, other=other, median=a[0] / b[0], low=a[1] / b[2], high=a[2] / b[1])
             for (other, b), (one, a) in combinations(beside.items(), 2)
         ),
         disturbed=disturbed,

@@ -1,17 +1,17 @@
-"""The project's own params.yaml, with some parameters changed."""
+"""All parameters with their defaults, some of them changed."""
 
 import copy
 
 from ruamel.yaml import YAML
 
-from support.paths import ROOT
+from enginewright.core.params.all import Params
 
-VALID = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
+VALID = Params.model_validate({}).model_dump(mode="json", by_alias=True)
 REMOVED = object()
 
 
 def written(folder, changes):
-    """Write the project's own parameters with some changed, by dotted path."""
+    """Write all parameters with some changed, by dotted path."""
     content = copy.deepcopy(VALID)
     for place, value in changes.items():
         *sections, name = place.split(".")

@@ -33,10 +33,12 @@ from enginewright.engine.build import EngineWork
 from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import GraphWork, run_as_written
 from enginewright.graph.onnx_file import save_graph
+from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.measure import Measuring, measure_samples
 from enginewright.precision.placement import arithmetic_nodes
+from enginewright.precision.search.checks import Checks
 from enginewright.precision.search.search import Journal, find_spared
-from enginewright.precision.search.trials import OnCluster, Rounding, Trial
+from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
 from enginewright.precision.write_int8 import Range, write_int8
 from enginewright.targets import node, ray_cluster
 from enginewright.targets import nodes as nodes_of_fleet
@@ -190,11 +192,12 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
     write = partial(write_int8, tiny_graph, rounding.ranges, largest_weight=64)
     task = task_of("classification", None, many.manifest.class_names)
     strict = Thresholds(cosine=0.9, relative_error=0.004, agreement=0.5, metric_drop=0.5)
+    judge = Judge(task, many.truth, strict)
 
     def trial(on, parts, convert=write):
         monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=-(-ENOUGH // parts)))
         there = OnCluster(on, tiny_graph, rounding, tmp_path)
-        return Trial(tiny_graph, rounding, convert, many, task, strict, there)
+        return LayerTrial(Checks(tiny_graph, many, judge, exact_there=there.exact), rounding, convert, there)
 
     def found(trial, name):
         work = dict.fromkeys(layers, 1 / len(layers))

@@ -77,7 +77,8 @@ def _fleet() -> None:
 
 def _answer(measured: bytes) -> bytes:
     from enginewright.measure.changes import Measurements
-    from enginewright.targets.answer import Answer, Energy, Measured, Speed
+    from enginewright.measure.energy import Energy
+    from enginewright.targets.answer import Answer, Measured, Speed
 
     known = Measurements.model_validate_json(measured)
     speed = Speed(batch=8, requests=2, p50=0.001, p99=0.002, images_per_second=4000.0, slowest=0.003)
@@ -101,7 +102,7 @@ def _answers(path: Path) -> Callable[[], object]:
 def _trace(precision: str) -> bytes:
     from enginewright.engine.record import LayerTime
     from enginewright.measure.changes import Measurements
-    from enginewright.measure.speed_records import Trace
+    from enginewright.measure.records import Trace
 
     layers = tuple(
         LayerTime(name=name, kind="Conv", precision="f32", computes=True, milliseconds=0.1) for name in LAYERS
@@ -112,13 +113,12 @@ def _trace(precision: str) -> bytes:
 
 def _traces() -> None:
     from enginewright.measure.changes import Measurements
-    from enginewright.precision.mixing.records import ways_worth_trying
-    from enginewright.precision.mixing.traces import Here, median_times, read_traces
+    from enginewright.precision.mixing.traces import Bench, median_times, mixes_worth_trying, read_traces
 
     places = {name: number for number, name in enumerate(LAYERS)}
-    here = Here(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
-    traces = read_traces(str(TRACES), ("int8", "fp32"), "best", places, TRACES.parent, here)
-    ways_worth_trying(median_times(traces.times))
+    bench = Bench(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
+    traces = read_traces(str(TRACES), ("int8", "fp32"), "best", places, TRACES.parent, bench)
+    mixes_worth_trying(median_times(traces.times))
 
 
 def _times() -> bytes:
@@ -129,7 +129,7 @@ def _times() -> bytes:
 
 def _compare_times() -> None:
     from enginewright.measure.changes import conclusion, describe
-    from enginewright.measure.speed_change import compare_times, find_exported_times, holds_exported_times
+    from enginewright.measure.exported_times import compare_times, find_exported_times, holds_exported_times
 
     holds_exported_times(str(TIMES))
     found = find_exported_times(str(TIMES))
@@ -147,9 +147,9 @@ def _compare() -> None:
 
 
 def _search() -> bytes:
-    from enginewright.precision.search.records import Layer, Search, Step
+    from enginewright.precision.search.records import Search, SearchedLayer, Step
 
-    layers = tuple(Layer(name=name, op_type="Conv", work=0.3, loss=0.01) for name in LAYERS)
+    layers = tuple(SearchedLayer(name=name, op_type="Conv", work=0.3, loss=0.01) for name in LAYERS)
     step = Step(spared=0, work=0.0, cosine=0.9, relative_error=0.3, agreement=0.8, metric_drop=0.1, looked_at=8,
                 changed={"0": 0}, used=2.0)  # fmt: skip
     path = step, step.model_copy(update={"spared": 1, "work": 0.3, "used": 0.5})
@@ -181,13 +181,13 @@ def _rescued() -> None:
 
 def _mix() -> bytes:
     from enginewright.core.params.precisions import Keep
-    from enginewright.precision.mixing.records import BlockTimes, Candidate, Mix, Times
+    from enginewright.precision.mixing.records import BlockTimes, Candidate, Mix, Speedup
 
-    times = Times(middle=1.2, low=1.1, high=1.3)
+    times = Speedup(middle=1.2, low=1.1, high=1.3)
     block = BlockTimes(first="a", last="b", milliseconds={"int8": 1, "fp32": 2})
     keep = Keep(op_types=(), nodes=())
     ways = ("int8", "int8"), ("fp32", "fp32"), ("int8", "fp32")
-    tried = tuple(Candidate(way=way, used=0.5, promised=times, raced=1.2) for way in ways)
+    tried = tuple(Candidate(assignment=assignment, used=0.5, promised=times, raced=1.2) for assignment in ways)
     mix = Mix(precision="best", types=("int8", "fp32"), machine="a", traces=None, batch=2, calibration="a", model="b",
               blocks=(block, block), candidates=tried, mixed=2, rival="int8", promised=times, delivered=times,
               made_as="int8", keep=keep, is_searched=True, spared=("fc",), floating={"fp32": ("conv1",)})  # fmt: skip

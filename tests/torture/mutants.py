@@ -29,7 +29,7 @@ SUBJECTS = {  # code, and the tests that are run in turn until one notices: the 
     "enginewright/accuracy/*.py": ("tests/measure", "tests/tasks"),
     "enginewright/tasks/boxes.py": ("tests/tasks",),
     "enginewright/report/verdict.py": ("tests/report",),
-    "stages/gate.py": ("tests/stages",),
+    "enginewright/pipeline/gate.py": ("tests/stages",),
     "enginewright/regression/*.py": ("tests/measure/test_comparison.py", "tests/measure"),
     "enginewright/quantization/calibration/*.py": ("tests/precision/calibration", "tests/precision"),
     "enginewright/search/*.py": ("tests/precision/search", "tests/tasks"),

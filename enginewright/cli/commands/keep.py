@@ -1,17 +1,18 @@
-"""`enginewright keep`."""
+"""`enginewright keep`: write into params.yaml what a search found."""
 
 import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from enginewright.cli.arguments import PRECISION, add_completed
-from enginewright.cli.recipes import Content, edit_params
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
+from enginewright.core.params.edit import Content, edit_params
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search.records import Search
 
+SEARCHED, RESCUED = Path("artifacts/searched"), Path("artifacts/rescued")
 EXAMPLES = """\
 examples:
   enginewright keep int8
@@ -27,14 +28,8 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-
     print(freeze_search(chosen.precision))
     return 0
-
-
-# Write into params.yaml what a search found.
-
-SEARCHED, RESCUED = Path("artifacts/searched"), Path("artifacts/rescued")
 
 
 def freeze_search(precision: str) -> str:

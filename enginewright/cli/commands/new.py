@@ -16,9 +16,10 @@ from enginewright.cli.arguments import FILE, add_path
 from enginewright.cli.project.choices import Choices, Taken, take
 from enginewright.cli.project.layout import TAKEN_NAMES, Place, files_of, has_target, how_to_run, lines_of
 from enginewright.cli.project.preparation import Ask, told
-from enginewright.cli.recipes import edit_params, overlay
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder
+from enginewright.core.params.edit import edit_params, overlay
+from enginewright.core.process import start_dvc
 from enginewright.core.text import first_few, last_line
 from enginewright.core.version import require_new_enough, upgrade_hint
 
@@ -158,9 +159,10 @@ def _stages(text: str, path: Path) -> set[str]:
 def _init_dvc(place: Place) -> None:
     options = [] if place.dvc == place.git else ["--subdir"]
     for command in (["init", "--quiet", *options], ["config", "core.analytics", "false"]):
-        done = subprocess.run([sys.executable, "-m", "dvc", *command], cwd=place.dvc, capture_output=True, text=True)
-        if done.returncode:
-            raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(done.stderr)}")
+        with start_dvc(*command, folder=place.dvc, stderr=subprocess.PIPE) as child:
+            said = child.communicate()[1]
+        if child.returncode:
+            raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(said)}")
 
 
 def add_lines(path: Path, lines: str) -> None:

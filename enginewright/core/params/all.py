@@ -1,6 +1,7 @@
 """The whole of params.yaml, and what its sections must agree on."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,29 +24,87 @@ from enginewright.core.params.measuring import (
     ValidationParams,
 )
 from enginewright.core.params.model import OF_QUERIES, ExportParams, ModelParams, WeightsParams
-from enginewright.core.params.precisions import CalibrationParams, Keep, MixParams, PrecisionParams, SearchParams
+from enginewright.core.params.precisions import (
+    USUAL,
+    CalibrationParams,
+    Keep,
+    MixParams,
+    PrecisionParams,
+    SearchParams,
+    with_defaults,
+)
 from enginewright.core.params.samples import SamplesParams
 from enginewright.core.params.section import Section
 from enginewright.core.text import suggestion
 
 
 class Params(Section):
-    task: str = CLASSIFICATION
-    runtime: Literal["auto", RuntimeName]
-    samples: SamplesParams
-    model: ModelParams
-    weights: WeightsParams
-    export: ExportParams
-    calibration: CalibrationParams
-    search: dict[PrecisionName, SearchParams]
-    mix: dict[PrecisionName, MixParams] = Field(default_factory=dict)
-    precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
-    build: BuildParams
-    inference: InferenceParams
-    validation: ValidationParams
-    benchmark: BenchmarkParams
-    cluster: ClusterParams = ClusterParams()
-    timeouts: TimeoutParams = TimeoutParams()
+    """All parameters. Each has a default, which counts where params.yaml leaves it out."""
+
+    runtime: Literal["auto", RuntimeName] = Field(
+        default="auto",
+        description="what executes the engines: tensorrt, tensorrt_rtx (TensorRT for RTX, builds without a GPU), "
+        "onnxruntime or openvino. auto takes TensorRT where it and an NVIDIA GPU are, else ONNX Runtime's CUDA "
+        "provider; without a GPU, OpenVINO",
+    )
+    task: str = Field(
+        default=CLASSIFICATION,
+        description="what the outputs mean, and so which metric counts: classification, detection, segmentation, "
+        "embedding, regression or ranking, or package.module:Task of your own, see docs/tasks.md",
+    )
+    samples: SamplesParams = Field(
+        default=SamplesParams(), description="what engines are calibrated with and judged on"
+    )
+    model: ModelParams = Field(default=ModelParams(), description="the network")
+    weights: WeightsParams = Field(default=WeightsParams(), description="its weights")
+    export: ExportParams = Field(default=ExportParams(), description="how it becomes an ONNX graph")
+    calibration: CalibrationParams = Field(default=CalibrationParams(), description="how quantization ranges are found")
+    search: dict[PrecisionName, SearchParams] = Field(
+        default={},
+        description="by precision: the layers that must stay in floating point, for it to keep its thresholds",
+    )
+    mix: dict[PrecisionName, MixParams] = Field(
+        default={}, description="for the precision best, see docs/precisions.md"
+    )
+    precisions: dict[PrecisionName, PrecisionParams] = Field(
+        min_length=1, description="the precisions to make; without any, fp32, fp16, bf16 and int8"
+    )
+    build: BuildParams = Field(default=BuildParams(), description="how engines are compiled")
+    inference: InferenceParams = Field(default=InferenceParams(), description="how engines run")
+    validation: ValidationParams = Field(default=ValidationParams(), description="how engines are judged")
+    benchmark: BenchmarkParams = Field(default=BenchmarkParams(), description="how engines are timed")
+    cluster: ClusterParams = Field(
+        default=ClusterParams(),
+        description="where samples, reference, calibrate, rescue, search and validate are spread over other machines, "
+        "see docs/scale.md. Results differ by no more than rounding: a change runs the report and the gate alone",
+    )
+    timeouts: TimeoutParams = Field(
+        default=TimeoutParams(),
+        description="seconds that a stage may take before it is ended, such as {export: 600, search: 3600}, for each "
+        "precision. What is not named takes as long as it takes. No result depends on it",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _have_defaults(cls, content: Any) -> Any:
+        """Give each precision its defaults, and each that is searched or mixed a section that says how."""
+        if not isinstance(content, Mapping):
+            return content
+        listed = content.get("precisions")
+        if listed is None:
+            listed = dict.fromkeys(USUAL)
+        if not isinstance(listed, Mapping):
+            return content
+        filled = {name: with_defaults(name, given) for name, given in listed.items()}
+        sections = {}
+        for section, source in (("search", "searched"), ("mix", "mixed")):
+            given = content.get(section)
+            needed = [name for name, each in filled.items() if isinstance(each, Mapping) and each.get("from") == source]
+            sections[section] = given
+            if given is None or isinstance(given, Mapping):
+                said = {name: {} if each is None else each for name, each in (given or {}).items()}
+                sections[section] = {name: {} for name in needed} | said
+        return {**content, "precisions": filled, **sections}
 
     @field_validator("task")
     @classmethod
@@ -85,18 +144,13 @@ class Params(Section):
     @model_validator(mode="after")
     def _searches_are_used(self) -> Self:
         searched = {name for name, precision in self.precisions.items() if precision.is_searched}
-        for name in sorted(searched ^ self.search.keys()):
-            if name in searched:
-                raise ValueError(f"search.{name} is missing, and precisions.{name}.from is searched")
+        for name in sorted(self.search.keys() - searched):
             raise ValueError(f"search.{name}: set precisions.{name}.from to searched, or remove it from search")
         return self
 
     @model_validator(mode="after")
     def _mixes_are_used(self) -> Self:
-        mixed = {name for name in self.precisions if PRECISIONS[name].is_mixed}
-        for name in sorted(mixed ^ self.mix.keys()):
-            if name in mixed:
-                raise ValueError(f"mix.{name} is missing, and precisions.{name}.from is mixed")
+        for name in sorted(self.mix.keys() - {name for name in self.precisions if PRECISIONS[name].is_mixed}):
             raise ValueError(f"mix.{name}: add precisions.{name} with from: mixed, or remove it from mix")
         for name, section in self.mix.items():
             for part in ("int8", section.floating):

@@ -18,9 +18,9 @@ ENDS: tuple[Bound, ...] = ("min", "max")
 class Range(Section):
     """The sizes of one axis that an engine accepts, and the size that it is tuned for."""
 
-    min: int = Field(ge=1)
-    opt: int = Field(ge=1)
-    max: int = Field(ge=1, le=65536)
+    min: int = Field(ge=1, description="the smallest size")
+    opt: int = Field(ge=1, description="the size tuned for")
+    max: int = Field(ge=1, le=65536, description="the largest; a size is fixed if all three are alike")
 
     @property
     def fixed(self) -> bool:
@@ -46,8 +46,12 @@ class Axis(Range):
     """The sizes of an axis that the user names, and where it is: its number in each input that has it, and its place
     among the values of inputs that hold sizes."""
 
-    inputs: dict[str, Annotated[int, Field(ge=1)]] | None = Field(default=None, min_length=1)
-    values: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    inputs: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
+        default=None, min_length=1, description="its number in each input that has it; null: 1 in each"
+    )
+    values: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        default={}, description="its place among the values of inputs that hold sizes"
+    )
 
     def numbers(self, inputs: Iterable[str]) -> dict[str, int]:
         """Return its number by input. If the user says nothing, it is the first after the batch in each input."""
@@ -57,10 +61,17 @@ class Axis(Range):
 class Profile(Section, place="build.profile"):
     """The sizes that may vary from call to call: the batch, the height and width of images, and axes of the user's."""
 
-    batch: Range
-    height: Range | None = None
-    width: Range | None = None
-    axes: dict[str, Axis] = Field(default_factory=dict)
+    batch: Range = Field(default=Range(min=1, opt=8, max=16), description="how many samples a call takes")
+    height: Range | None = Field(
+        default=None,
+        description="of images, such as {min: 64, opt: 64, max: 128}; null: as samples.preprocessing crops them",
+    )
+    width: Range | None = Field(default=None, description="likewise")
+    axes: dict[str, Axis] = Field(
+        default={},
+        description="more axes, by your own names: {length: {min: 8, opt: 64, max: 256}} is the first after the batch "
+        "in each input; with inputs: {ids: 1, mask: 2}, those of these inputs",
+    )
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -101,19 +112,58 @@ class Profile(Section, place="build.profile"):
 
 
 class TensorRTParams(Section):
-    workspace_mb: int | None = Field(ge=1, le=1 << 20)
-    optimization_level: int = Field(ge=0, le=5)
-    avg_timing_iterations: int = Field(ge=1, le=1000)
-    tiling_optimization_level: TilingLevel
-    max_aux_streams: int | None = Field(ge=0, le=64)
-    timing_cache: bool
-    hardware_compatibility: HardwareCompatibility
-    version_compatible: bool
-    compute_capabilities: tuple[ComputeCapability, ...] = Field(min_length=1)
-    plugins: tuple[str, ...]
-    weights: WeightsPlace = "inside"
-    refit: bool = False
-    streaming: bool = False
+    workspace_mb: int | None = Field(
+        default=None, ge=1, le=1 << 20, description="the most scratch memory that a kernel may take; null: no limit"
+    )
+    optimization_level: int = Field(
+        default=3, ge=0, le=5, description="from 0, which builds fastest, to 5, which searches longest"
+    )
+    avg_timing_iterations: int = Field(
+        default=8,
+        ge=1,
+        le=1000,
+        description="how often a kernel is timed before one is chosen; TensorRT's own default is 1",
+    )
+    tiling_optimization_level: TilingLevel = Field(
+        default="none", description="fit layers into the GPU's cache; builds longer"
+    )
+    max_aux_streams: int | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="how many more streams may run layers side by side; 0: none; null: as TensorRT decides",
+    )
+    timing_cache: bool = Field(
+        default=True,
+        description="keep kernel timings for later builds, by GPU, driver and TensorRT, in the user's cache",
+    )
+    hardware_compatibility: HardwareCompatibility = Field(
+        default="none", description="ampere_plus: runs on more GPUs, slower"
+    )
+    version_compatible: bool = Field(
+        default=False, description="whether later versions can run it: of the same major TensorRT, or 11 that of 10"
+    )
+    compute_capabilities: tuple[ComputeCapability, ...] = Field(
+        default=("8.6", "8.9", "12.0"),
+        min_length=1,
+        description="the GPUs that engines of TensorRT for RTX are for: 30, 40, 50 series",
+    )
+    plugins: tuple[str, ...] = Field(
+        default=(),
+        description="libraries of your plugins, data/plugins/FILE.so, in the order in which they are loaded",
+    )
+    weights: WeightsPlace = Field(
+        default="inside",
+        description="stripped: an engine without weights, which takes them from its ONNX file when it is opened",
+    )
+    refit: bool = Field(
+        default=False,
+        description="true: `enginewright refit` can put other weights into the engine, which may then be slower",
+    )
+    streaming: bool = Field(
+        default=False,
+        description="true: some weights may stay in the host's memory, for models larger than the GPU's",
+    )
 
     @property
     def is_stripped(self) -> bool:
@@ -135,10 +185,17 @@ class TensorRTParams(Section):
 
 
 class BuildParams(Section, place="build"):
-    profile: Profile
-    profiles: tuple[dict[str, Range], ...] = ()  # by axis; an axis without an entry is as in `profile`
-    tf32: bool
-    tensorrt: TensorRTParams
+    profile: Profile = Field(default=Profile(), description="the sizes that an engine accepts")
+    profiles: tuple[dict[str, Range], ...] = Field(  # by axis; an axis without an entry is as in `profile`
+        default=(),
+        description="parts of profile that TensorRT also tunes kernels for, such as {batch: {min: 1, opt: 1, max: 1}}; "
+        "each call takes the one that contains its sizes and whose opt is nearest",
+    )
+    tf32: bool = Field(
+        default=True,
+        description="on a GPU: multiply float32 with 11 bits of mantissa, several times as fast; also for PyTorch",
+    )
+    tensorrt: TensorRTParams = Field(default=TensorRTParams(), description="options that only TensorRT has")
 
     @property
     def all_profiles(self) -> tuple[Profile, ...]:
@@ -156,10 +213,21 @@ WeightsOnGPU = Words | int  # a number is of megabytes
 
 
 class InferenceParams(Section, place="inference"):
-    threads: int = Field(ge=0)
-    cuda_graph: bool
-    weights_on_gpu_mb: WeightsOnGPU = "auto"
-    share_scratch: bool = False
+    threads: int = Field(
+        default=0, ge=0, description="CPU threads for each contender; 0: one per core that may be used"
+    )
+    cuda_graph: bool = Field(
+        default=True, description="on a GPU: capture the work of each shape once, then launch it as one"
+    )
+    weights_on_gpu_mb: WeightsOnGPU = Field(
+        default="auto",
+        description="of an engine with build.tensorrt.streaming: how many megabytes of its weights stay on the GPU: a "
+        "number, all, or auto, which is what its free memory holds",
+    )
+    share_scratch: bool = Field(
+        default=False,
+        description="of TensorRT: true: requests take turns in one scratch memory; less memory, lower throughput",
+    )
 
     @field_validator("weights_on_gpu_mb", mode="before")
     @classmethod

@@ -1,8 +1,8 @@
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from enginewright.core.params.section import PARAMS_FILE, Section, read_yaml
+from enginewright.core.params.section import Section
 
 ONNXRUNTIME, EAGER, CUDA_GRAPH, TORCH_TENSORRT = "onnxruntime", "eager", "cuda_graph", "torch_tensorrt"
 LAUNCHES = (EAGER, "compile", "max_autotune", CUDA_GRAPH, TORCH_TENSORRT)
@@ -26,31 +26,58 @@ Baseline = Annotated[str, AfterValidator(_possible_baseline)]
 
 
 class BenchmarkParams(Section, place="benchmark"):
-    batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
-    seconds: float = Field(gt=0)
-    baselines: tuple[Baseline, ...] = Field(min_length=1)
-    requests: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(min_length=1)
-    confidence: float = Field(gt=0.5, lt=1)
-    seed: int = Field(ge=0)
+    batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(1, 4, 8, 16), min_length=1, description="within build.profile"
+    )
+    seconds: float = Field(
+        default=1.5,
+        gt=0,
+        description="per contender and batch size; up to twice as long while others slow the machine down, and long "
+        "enough for six rounds where calls are slow",
+    )
+    baselines: tuple[Baseline, ...] = Field(
+        default=(EAGER,),
+        min_length=1,
+        description="PyTorch as people use it: eager, compile, max_autotune or cuda_graph (GPU), each also in "
+        "channels_last (its faster memory layout), fp16 or bf16, such as eager+channels_last+fp16; torch_tensorrt "
+        "(GPU), which is torch.compile with TensorRT; or onnxruntime, which runs the float32 graph",
+    )
+    requests: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(
+        default=(1, 2), min_length=1, description="throughput: how many requests are in flight at once"
+    )
+    confidence: float = Field(default=0.95, gt=0.5, lt=1, description="of the intervals around ratios")
+    seed: int = Field(default=0, ge=0, description="of the order of contenders and of the bootstrap")
 
 
 class ValidationParams(Section, place="validation"):
-    spot_samples: int = Field(ge=1)
-    must_be_sure: bool = False
-    must_know: bool = True
+    spot_samples: int = Field(
+        default=64,
+        ge=1,
+        description="images that are run again at batch 1, at the largest batch and at an odd one between",
+    )
+    must_be_sure: bool = Field(
+        default=False, description="true: fail, too, where images are too few to tell, which is neither kept nor broken"
+    )
+    must_know: bool = Field(
+        default=True,
+        description="false: pass, too, where PyTorch itself is no better than if samples got each other's answers",
+    )
 
 
 class ClusterParams(Section, place="cluster"):
     """Where stages spread their work. No stage lists it in dvc.yaml: results differ by no more than rounding."""
 
-    address: str | None = None
-    resource: str | None = None
-    cores: int = Field(default=1, ge=1)
-
-    @classmethod
-    def read_or_default(cls) -> Self:
-        """Read the section, which older projects do not have."""
-        return cls.read() if cls.place in (read_yaml(PARAMS_FILE) or {}) else cls()
+    address: str | None = Field(
+        default=None, description="HOST:PORT of the head of a Ray cluster, or auto; null: this machine alone"
+    )
+    resource: str | None = Field(
+        default=None, description="use only the nodes that have this resource of Ray's; null: all"
+    )
+    cores: int = Field(
+        default=1,
+        ge=1,
+        description="of each task: more where a model takes much memory; sums may then differ in their last bits",
+    )
 
 
 YEAR = 31_536_000.0  # of seconds; the kernel's clocks do not count without end
@@ -79,10 +106,8 @@ class TimeoutParams(Section, place="timeouts"):
 
     @classmethod
     def of_stage(cls, stage: str) -> float | None:
-        """Return the seconds of a stage, or None without a limit. Older projects lack the section."""
+        """Return the seconds of a stage, or None without a limit."""
         if stage not in {field.alias or name for name, field in cls.model_fields.items()}:
             return None
-        given = read_yaml(PARAMS_FILE)
-        known = cls.read() if isinstance(given, dict) and cls.place in given else cls()
-        seconds: float | None = known.model_dump(by_alias=True)[stage]
+        seconds: float | None = cls.read().model_dump(by_alias=True)[stage]
         return seconds

@@ -1,7 +1,8 @@
 import re
-from typing import Annotated, Literal, Self, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
@@ -36,9 +37,13 @@ def _rescues_exist(given: object) -> object:
 class Keep(Section):
     """The nodes that stay in high precision, by operator type or by regular expression."""
 
-    op_types: tuple[str, ...]
-    nodes: tuple[str, ...]
-    rest: Literal["auto", Rest] = "fp32"  # of what is not quantized in a quantized graph
+    op_types: tuple[str, ...] = Field(default=(), description="operator types that stay in high precision")
+    nodes: tuple[str, ...] = Field(default=(), description="names of nodes that do, as regular expressions")
+    rest: Literal["auto", Rest] = Field(
+        default="fp32",
+        description="what is not quantized: fp16, fp32, or auto, which is fp16 for TensorRT, where float32 is slow, "
+        "and fp32 elsewhere",
+    )
 
     @model_validator(mode="after")
     def _patterns_are_valid(self) -> Self:
@@ -52,27 +57,38 @@ class Keep(Section):
 
 class Thresholds(Section):
     """The limits of errors, and of what the task measures. Both of the latter are shares, whatever the task, so that
-    another task needs no other names; `top1_agreement` and `accuracy_drop` are what they were called before."""
+    another task needs no other names."""
 
-    cosine: float = Field(ge=-1, le=1)
-    relative_error: float = Field(gt=0)
-    agreement: Share = Field(validation_alias=AliasChoices("agreement", "top1_agreement"))
-    metric_drop: float = Field(ge=-1, le=1, validation_alias=AliasChoices("metric_drop", "accuracy_drop"))
+    cosine: float = Field(ge=-1, le=1, description="of the outputs and PyTorch's, at least")
+    relative_error: float = Field(gt=0, description="of the outputs, at most")
+    agreement: Share = Field(description="the share of samples with PyTorch's answer, at least")
+    metric_drop: float = Field(ge=-1, le=1, description="what the metric may lose, at most")
 
 
 class MustPay(Section):
     """The speed that a precision must reach, beside that of another, at the batch size that engines are tuned for."""
 
-    over: PrecisionName
-    times: float = Field(gt=0)
+    over: PrecisionName = Field(description="the other precision")
+    times: float = Field(gt=0, description="as fast, at least")
 
 
 class PrecisionParams(Section):
-    made_from: Literal["simplified", "calibrated", "searched", "mixed"] = Field(alias="from")
-    keep: Keep
-    thresholds: Thresholds
-    must_pay: MustPay | None = None
-    rescue: Annotated[Rescues, BeforeValidator(_rescues_exist)] = "none"
+    """A precision. What is not given is as DEFAULTS has it for the precision, and not here: it has no name here."""
+
+    made_from: Literal["simplified", "calibrated", "searched", "mixed"] = Field(
+        alias="from", description="the graph that it starts from"
+    )
+    keep: Keep = Field(default=Keep(), description="what stays in high precision")
+    thresholds: Thresholds = Field(description="against PyTorch over the validation set")
+    must_pay: MustPay | None = Field(
+        default=None, description="or {over: bf16, times: 1.1}: fail unless it is 1.1 times as fast as bf16"
+    )
+    rescue: Annotated[Rescues, BeforeValidator(_rescues_exist)] = Field(
+        default="none",
+        description="what makes it closer before a search: none, auto, or a list of equalize (scale channels alike), "
+        "round (round weights to what the outputs need) and spare (leave the last layers in floating point, if that "
+        "takes no time); kept where it helps",
+    )
 
     @property
     def is_searched(self) -> bool:
@@ -82,10 +98,117 @@ class PrecisionParams(Section):
     @classmethod
     def read_for(cls, precision: str) -> Self:
         """Read the section of one precision."""
-        listed = section_at("precisions", read_yaml(PARAMS_FILE), PARAMS_FILE)
+        listed = section_at("precisions", read_yaml(PARAMS_FILE), PARAMS_FILE) or dict.fromkeys(USUAL)
         if precision not in listed:
             raise EnginewrightError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {', '.join(listed)}")
-        return cls.read_at(f"precisions.{precision}")
+        return cls.checked(with_defaults(precision, listed[precision]), f"precisions.{precision}", PARAMS_FILE)
+
+
+USUAL = ("fp32", "fp16", "bf16", "int8")  # where params.yaml names none
+QUANTIZED_REST = {"op_types": [], "nodes": [], "rest": "auto"}
+# Errors are bounded by a multiple of what the number format itself causes on ImageNet classifiers, so a failure means
+# that something is wrong. Those of int4, mxfp8 and nvfp4 are bounded by multiples of what two small transformers lost.
+# Note the resolution of the set: one of 512 images is 0.2 %. MLPerf's target is to keep 99 % of a metric.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "fp32": {
+        "from": "simplified",
+        "thresholds": {
+            "cosine": 0.99999,  # only the order of sums differs, so it is 1 to six digits
+            "relative_error": 1.0e-3,  # 24 bits of mantissa leave 1e-6; twice what TF32 leaves on a GPU, 5e-4
+            "agreement": 0.998,  # one image of 512 may be undecided between two classes
+            "metric_drop": 0.002,  # the same image
+        },
+    },
+    "fp16": {
+        "from": "simplified",
+        "thresholds": {
+            "cosine": 0.9999,  # what a relative error of 1.4e-2 leaves
+            "relative_error": 5.0e-3,  # 11 bits of mantissa leave 1e-4 to 2e-3 over 50 layers
+            "agreement": 0.995,  # two images of 512
+            "metric_drop": 0.005,  # two images of 512
+        },
+    },
+    "bf16": {
+        "from": "simplified",
+        "thresholds": {
+            "cosine": 0.999,  # what a relative error of 4.5e-2 leaves
+            "relative_error": 4.0e-2,  # 8 bits of mantissa leave 2e-3 to 1.5e-2
+            "agreement": 0.98,  # half of what int8 may lose, and some
+            "metric_drop": 0.01,
+        },
+    },
+    "int8": {
+        "from": "searched",  # or calibrated: nothing is searched for or rescued then
+        "keep": QUANTIZED_REST,
+        "rescue": "auto",
+        "thresholds": {
+            "cosine": 0.99,  # what a relative error of 0.14 leaves
+            "relative_error": 0.15,  # 8 bits over a calibrated range leave 5e-3 to 5e-2
+            "agreement": 0.97,  # about what published int8 ResNets keep
+            "metric_drop": 0.01,
+        },
+    },
+    "fp8": {
+        "from": "calibrated",  # or searched
+        "keep": QUANTIZED_REST,
+        "rescue": "auto",
+        "thresholds": {
+            "cosine": 0.99,  # as for int8
+            "relative_error": 0.2,  # 4 bits of mantissa leave 6e-2 on noise
+            "agreement": 0.95,  # a little less than int8: fewer bits
+            "metric_drop": 0.01,
+        },
+    },
+    "int4": {
+        "from": "simplified",  # weights need no calibration
+        "keep": QUANTIZED_REST,
+        "thresholds": {
+            "cosine": 0.99,  # what a relative error of 0.14 leaves
+            "relative_error": 0.15,  # weights of 4 bits lost 3e-2 to 4e-2
+            "agreement": 0.96,  # they kept 98.4 % and more
+            "metric_drop": 0.01,
+        },
+    },
+    "mxfp8": {
+        "from": "simplified",  # each block's scale is found while the engine runs
+        "keep": QUANTIZED_REST,
+        "thresholds": {
+            "cosine": 0.995,  # what a relative error of 0.1 leaves
+            "relative_error": 0.1,  # 8 bits lost 2e-2 to 3e-2
+            "agreement": 0.96,  # they kept 98.6 % and more
+            "metric_drop": 0.01,
+        },
+    },
+    "nvfp4": {
+        "from": "calibrated",  # for the scale of each tensor's scales
+        "keep": QUANTIZED_REST,
+        "thresholds": {
+            "cosine": 0.96,  # what a relative error of 0.28 leaves
+            "relative_error": 0.3,  # 4 bits lost 6e-2 to 9e-2
+            "agreement": 0.93,  # they kept 97 % and more
+            "metric_drop": 0.02,  # twice MLPerf's target: half of fp8's bits
+        },
+    },
+    "best": {
+        "from": "mixed",  # it keeps what those keep that it is mixed of
+        "thresholds": {"cosine": 0.99, "relative_error": 0.15, "agreement": 0.97, "metric_drop": 0.01},  # as int8
+    },
+}
+
+
+OLD_NAMES = {"top1_agreement": "agreement", "accuracy_drop": "metric_drop"}  # of thresholds, until 0.2
+
+
+def with_defaults(precision: str, given: Any) -> Any:
+    """Return what params.yaml says of a precision, and the defaults of this precision of all that it leaves out."""
+    return _laid_over(DEFAULTS.get(precision, {}), {} if given is None else given)
+
+
+def _laid_over(default: Any, given: Any) -> Any:
+    if not isinstance(default, Mapping) or not isinstance(given, Mapping):
+        return given
+    named = {OLD_NAMES[name] if OLD_NAMES.get(name, name) not in given else name: given[name] for name in given}
+    return {**default, **{name: _laid_over(default.get(name), value) for name, value in named.items()}}
 
 
 Method = Literal["auto", "max", "typical", "percentile", "entropy", "mse"]
@@ -94,17 +217,36 @@ METHODS: tuple[str, ...] = tuple(method for method in get_args(Method) if method
 
 
 class CalibrationParams(Section, place="calibration"):
-    method: Method
-    percentile: float = Field(gt=50, le=100)
-    bins: int = Field(ge=2048, le=65536)
-    batch: int = Field(ge=1)
-    file: str | None
+    method: Method = Field(
+        default="auto",
+        description="how the range of each tensor is chosen: max, typical (the max of nine in ten samples), "
+        "percentile, entropy (least KL divergence), mse (least squared error), or auto: for each tensor the one of "
+        "these that costs the outputs least",
+    )
+    percentile: float = Field(
+        default=99.99,
+        gt=50,
+        le=100,
+        description="for percentile: the share of activations, in percent, that is not clipped",
+    )
+    bins: int = Field(
+        default=2048,
+        ge=2048,
+        le=65536,
+        description="histogram bins that a threshold is chosen from; with only 128, entropy degenerates to max",
+    )
+    batch: int = Field(
+        default=8, ge=1, description="images per step, or fewer where their activations take more than 1 GiB"
+    )
+    file: str | None = Field(
+        default=None, description="a TensorRT calibration cache data/calibration/FILE to use instead of measuring"
+    )
 
 
 class SearchParams(Section):
     """The time to look for the layers that a precision must leave in floating point."""
 
-    seconds: float = Field(gt=0)
+    seconds: float = Field(default=600.0, gt=0, description="to measure layers in; the next run goes on from there")
 
     @classmethod
     def read_for(cls, precision: str) -> Self:
@@ -114,9 +256,16 @@ class SearchParams(Section):
 class MixParams(Section):
     """Say which precision is mixed with int8, and how candidates are raced."""
 
-    floating: Literal["fp32", "fp16", "bf16"]
-    seconds: float = Field(gt=0)  # for each candidate
-    traces: str | None  # a folder in data/traces, or None: those of this machine
+    floating: Literal["fp32", "fp16", "bf16"] = Field(
+        default="fp32",
+        description="int8 is mixed with this, the fastest that your machine executes; on a CPU fp32 takes part, too",
+    )
+    seconds: float = Field(default=1.5, gt=0, description="to race each candidate for")
+    traces: str | None = Field(
+        default=None,
+        description="a folder data/traces/NAME with reports/trace of a target, to choose by layer times there; null: "
+        "of this machine, and only what is faster in a race is taken",
+    )
 
     @classmethod
     def read_for(cls, precision: str) -> Self:

@@ -62,10 +62,11 @@ def yaml_problem(error: Exception) -> str:
 
 
 def section_at(place: str, content: Any, file: Path) -> Any:
+    """Return what the file says at `place`: nothing, if it leaves a section out, since each parameter has a default."""
     for name in place.split(".") if place else ():
-        if not isinstance(content, Mapping) or name not in content:
+        if not isinstance(content, Mapping):
             raise EnginewrightError(f"{file}: {place} is missing")
-        content = content[name]
+        content = content.get(name, {})
     return content
 
 
@@ -147,7 +148,11 @@ class Section(BaseModel):
     @classmethod
     def read_at(cls, place: str, file: Path = PARAMS_FILE) -> Self:
         """Read the section that stands at `place`, such as build.profile."""
+        return cls.checked(section_at(place, read_yaml(file), file), place, file)
+
+    @classmethod
+    def checked(cls, content: Any, place: str, file: Path) -> Self:
         try:
-            return cls.model_validate(section_at(place, read_yaml(file), file))
+            return cls.model_validate(content)
         except ValidationError as error:
             raise EnginewrightError(f"{file}: {explain(error, cls, place)}") from None

@@ -8,9 +8,16 @@ A pass that helps one compiler and slows others is not made here, but by the sta
 import onnx
 import onnx_ir as ir
 
-from enginewright.graph.passes.find import RemoveUnused
-from enginewright.graph.passes.names import GivePlainNames, LowerCaseEquations, NameNodes, NameSqueezedAxes
-from enginewright.graph.passes.pooling import PoolWholeImages, ReshapeStridedCopies
+from enginewright.graph.data_apart import with_bodies
+from enginewright.graph.passes.find import Pass, remove_unused
+from enginewright.graph.passes.for_every_compiler import (
+    give_plain_names,
+    lower_case_equations,
+    name_nodes,
+    name_squeezed_axes,
+    pool_whole_images,
+    reshape_strided_copies,
+)
 from enginewright.graph.shapes import as_ir
 
 
@@ -18,34 +25,32 @@ def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph after the passes that are good for every compiler; leave `model` as it is."""
     return apply_passes(
         model,
-        ReshapeStridedCopies(),
-        LowerCaseEquations(),
-        NameSqueezedAxes(),
-        PoolWholeImages(),
-        GivePlainNames(),  # after the passes that add tensors
-        NameNodes(),
-        RemoveUnused(),
+        reshape_strided_copies,
+        lower_case_equations,
+        name_squeezed_axes,
+        pool_whole_images,
+        give_plain_names,  # after the passes that add tensors
+        name_nodes,
+        remove_unused,
     )
 
 
-def apply_passes(model: onnx.ModelProto, *passes: ir.passes.PassBase) -> onnx.ModelProto:
+def apply_passes(model: onnx.ModelProto, *passes: Pass) -> onnx.ModelProto:
     """Return the graph after the passes, with the inferred type and shape of each tensor; leave `model` as it is."""
     return _after(model, passes, where_needed=False) or model
 
 
-def changed_by(model: onnx.ModelProto, *passes: ir.passes.PassBase) -> onnx.ModelProto | None:
+def changed_by(model: onnx.ModelProto, *passes: Pass) -> onnx.ModelProto | None:
     """Return the same if a pass finds something to change, else None."""
     return _after(model, passes, where_needed=True) if passes else None
 
 
-def _after(
-    model: onnx.ModelProto, passes: tuple[ir.passes.PassBase, ...], where_needed: bool
-) -> onnx.ModelProto | None:
-    if _holds_sparse_tensors(model.graph):  # onnx_ir does not read them, and would leave them out
+def _after(model: onnx.ModelProto, passes: tuple[Pass, ...], where_needed: bool) -> onnx.ModelProto | None:
+    if any(map(_holds_sparse_tensors, with_bodies(model.graph))):  # onnx_ir would leave them out
         return None
     # ONNX's own inference is used, since onnx_ir's takes a sequence of tensors for a tensor.
     rewritten = as_ir(model)
-    found = [each(rewritten).modified for each in passes]
+    found = [change(rewritten) for change in passes]
     if where_needed and not any(found):
         return None
     _forget_shapes_of_constants(rewritten)
@@ -53,12 +58,9 @@ def _after(
 
 
 def _holds_sparse_tensors(graph: onnx.GraphProto) -> bool:
-    attributes = [attribute for node in graph.node for attribute in node.attribute]
-    bodies = [body for attribute in attributes for body in (attribute.g, *attribute.graphs)]
-    return (
-        len(graph.sparse_initializer) > 0
-        or any(attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in attributes)
-        or any(_holds_sparse_tensors(body) for body in bodies)
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    return bool(graph.sparse_initializer) or any(
+        attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in attributes
     )
 
 

@@ -1,10 +1,14 @@
-"""Find nodes and values in the main graph, in bodies such as a Loop's, and in functions."""
+"""Find, add and remove nodes and values: in the main graph, in bodies such as a Loop's, and in functions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike
+
+Pass = Callable[[ir.Model], bool]  # changes a graph in place, and tells whether it has found something to change
+Values = Sequence[ir.Value | None]
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -29,6 +33,22 @@ def all_values(model: ir.Model) -> list[ir.Value]:
     return list(values)
 
 
+def settings_of(node: ir.Node) -> dict[str, Any] | None:
+    """Return the attributes of a node, or None if one of them is known only where the function around it is called."""
+    known = {name: attribute.value for name, attribute in node.attributes.items()}
+    return None if any(attribute.is_ref() for attribute in node.attributes.values()) else known
+
+
+def sizes_of(value: ir.Value | None) -> list[int | ir.SymbolicDim]:
+    return list(value.shape) if value is not None and value.shape is not None else []
+
+
+def constant_of(value: ir.Value | None) -> list[Any] | None:
+    """Return the numbers of a constant in one list, whatever its shape."""
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return None if tensor is None else list(tensor.numpy().ravel().tolist())
+
+
 def names_in_use(model: ir.Model) -> set[str]:
     """Return the names of all graphs, so that a new name differs from every one that its readers may see."""
     return {value.name for value in all_values(model) if value.name}
@@ -42,7 +62,25 @@ def unused_name(wanted: str, taken: set[str]) -> str:
     return wanted
 
 
-# Add constants to a graph.
+class Inserter:
+    """Puts constants and nodes before the node that is to read them, under names that the model does not have yet."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model, self._taken = model, names_in_use(model)
+
+    def constant(self, reader: ir.Node, name: str, array: ArrayLike) -> ir.Value:
+        return add_constant(self._model, reader, unused_name(name, self._taken), array)
+
+    def node(
+        self, reader: ir.Node, op_type: str, inputs: Values, result: str, name: str | None, **attributes: Any
+    ) -> ir.Value:
+        """Add a node, and return its result."""
+        made = self.value(result)
+        reader.prepend(ir.node(op_type, inputs, attributes, outputs=[made], name=name))
+        return made
+
+    def value(self, name: str) -> ir.Value:
+        return ir.val(unused_name(name, self._taken))
 
 
 def add_constant(model: ir.Model, reader: ir.Node, name: str, array: ArrayLike) -> ir.Value:
@@ -59,44 +97,50 @@ def add_constant(model: ir.Model, reader: ir.Node, name: str, array: ArrayLike) 
     return value
 
 
-class RemoveUnused(ir.passes.InPlacePass):
+def turn_into(node: ir.Node, op_type: str, inputs: Values, **attributes: Any) -> None:
+    """Make a node one of another operator, under the same name and with the same result."""
+    node.op_type = op_type
+    node.attributes.clear()
+    for attribute in ir.convenience.convert_attributes(attributes):
+        node.attributes.add(attribute)
+    replace_inputs(node, inputs)
+
+
+def replace_inputs(node: ir.Node, inputs: Values) -> None:
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
+
+
+def remove_unused(model: ir.Model) -> bool:
     """Remove nodes and constants whose results nobody reads, such as those that other passes leave behind.
 
     The pass for this in onnx_ir leaves unread constants in bodies, and nodes that only a removed body read. It also
     removes unread outputs from nodes that stay.
     """
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        removed = _remove_from(model.graph)
-        for function in model.functions.values():
-            removed += _remove_from(function.graph)
-        return ir.passes.PassResult(model, modified=removed > 0)
+    return sum(map(_remove_from, (model.graph, *(function.graph for function in model.functions.values())))) > 0
 
 
-def _remove_from(graph: ir.Graph) -> int:
-    """Remove nodes from the last to the first, then constants, and return how many were removed."""
-    removed = 0
+def _remove_from(graph: ir.Graph) -> bool:
+    """Remove nodes from the last to the first, then constants, and tell whether there were any."""
+    removed = False
     for node in reversed(graph):
-        if any(_is_used(output) for output in node.outputs):
-            removed += sum(_remove_from(body) for body in _bodies(node))
+        if any(map(_is_used, node.outputs)):
+            removed |= sum(map(_remove_from, _bodies(node))) > 0
         else:
-            _stop_reading(node)
+            for reader in (node, *(inner for body in _bodies(node) for inner in body.all_nodes())):
+                reader.resize_inputs(0)
             graph.remove(node)
-            removed += 1
+            removed = True
     for name, constant in list(graph.initializers.items()):
         if not (_is_used(constant) or constant.is_graph_input()):
             del graph.initializers[name]
-            removed += 1
+            removed = True
     return removed
 
 
 def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
-
-
-def _stop_reading(node: ir.Node) -> None:
-    for reader in (node, *(inner for body in _bodies(node) for inner in body.all_nodes())):
-        reader.resize_inputs(0)
 
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:

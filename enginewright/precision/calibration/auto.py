@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.cores import in_parallel
 from enginewright.core.params.precisions import AUTO, METHODS, CalibrationParams
+from enginewright.data.errors import norms, relative_error
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import open_optimized
@@ -18,7 +19,7 @@ from enginewright.graph.onnx_file import fixed_batch
 from enginewright.precision.calibration.cache import TINY
 from enginewright.precision.calibration.histogram import Histogram, choose_amax
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import nodes_beyond_int8
+from enginewright.precision.floats import nodes_in_floats
 from enginewright.precision.write_int8 import Grid, Range, Writer, dtype_of, grid_of, grid_of_channels, names_of
 
 WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
@@ -56,7 +57,7 @@ def choose_ranges(
     channels = {
         name: each.channels for name, each in histograms.items() if wanted.by_channel and each.channels is not None
     }
-    beyond = nodes_beyond_int8(graph, ranges("max", histograms))
+    beyond = nodes_in_floats("int8", graph, ranges("max", histograms), wanted, wanted.rest)
     is_symmetric = wanted.compiler != "cpu"
     trial = Trial(graph, lowest, beyond, channels, is_symmetric, wanted.exact_sums)
     tried = [name for names in trial.groups for name in names]
@@ -183,11 +184,9 @@ class Trial:
 
 def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
     """Return the mean over samples of the error of an output, relative to the size of the exact one."""
-    sizes = [np.linalg.norm(array.reshape(len(array), -1), axis=1) for array in (found - exact, exact)]
-    return float(np.mean(sizes[0] / np.maximum(sizes[1], TINY)))
+    return float(np.mean(norms(found - exact) / np.maximum(norms(exact), TINY)))
 
 
 def error_at_once(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
     """Return the error of an output for all samples, relative to the size of the exact one."""
-    error, size = (float(np.linalg.norm(array)) for array in (found - exact, exact))
-    return error / max(size, TINY)
+    return relative_error(found - exact, exact, TINY)

@@ -1,8 +1,6 @@
 """The JSON document of the stage mix: the type of each part of the graph, and what that gains."""
 
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import Self
 
 from pydantic import model_validator
 
@@ -13,48 +11,11 @@ from enginewright.core.params.precisions import Keep
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.search.records import AIM
 
-# Find the type of each block, from the times of all blocks in each type.
-
-# The price of a change of type between two blocks, as a share of the int8 engine's time. It stands for casts, whose
-# time no trace shows beforehand, and for noise: with a small price a block moves for little, with a large one few do.
-PRICES = (0.005, 0.01, 0.02, 0.04)
-Way = tuple[PrecisionName, ...]  # the type of each block
-BlocksTimes = Mapping[PrecisionName, Sequence[float]]  # the milliseconds of each block in each type, int8 first
-
-
-class Begun(NamedTuple):
-    """A way through the first blocks."""
-
-    cost: float
-    way: Way
-
-
-def ways_worth_trying(times: BlocksTimes) -> list[Way]:
-    """Return the cheapest way for each price, without those that are all in one type."""
-    whole = sum(times["int8"])
-    ways = dict.fromkeys(cheapest_way(times, price * whole) for price in PRICES)
-    return [way for way in ways if len(set(way)) > 1]
-
-
-def cheapest_way(times: BlocksTimes, price: float) -> Way:
-    """Return the cheapest way through all blocks. Of ways that cost the same, it ends in the first type."""
-    cost = attrgetter("cost")
-    begun = dict.fromkeys(times, Begun(0.0, ()))  # the cheapest way that ends in each type
-    for block in zip(*times.values(), strict=True):
-        cheapest = min(begun.values(), key=cost)
-        changed = cheapest._replace(cost=cheapest.cost + price)
-        before = [min(stays, changed, key=cost) for stays in begun.values()]
-        begun = {
-            name: Begun(so_far.cost + time, (*so_far.way, name))
-            for name, time, so_far in zip(times, block, before, strict=True)
-        }
-    return min(begun.values(), key=cost).way
-
-
+Assignment = tuple[PrecisionName, ...]  # the type of each block
 MIX = "mix.json"  # beside a graph that is mixed
 
 
-class Times(Record):
+class Speedup(Record):
     """How many times as fast one engine is as another, and the interval of that."""
 
     middle: float
@@ -74,11 +35,11 @@ class BlockTimes(Record):
 
 
 class Candidate(Record):
-    """A way to mix the types, and what it loses and gains."""
+    """A type for each block, and what that loses and gains."""
 
-    way: Way
+    assignment: Assignment
     used: float  # the largest part of what a threshold allows, on calibration samples
-    promised: Times  # over all int8, by the sums of layer times, with the interval over the turns
+    promised: Speedup  # over all int8, by the sums of layer times, with the interval over the turns
     raced: float | None  # over all int8, in one race of all; None if it breaks a threshold, or nothing was raced
 
 
@@ -94,8 +55,8 @@ class Mix(Record):
     candidates: tuple[Candidate, ...]  # first one for each type, which is all in it
     mixed: int | None  # the number of the best candidate that mixes types; None if there is none to try
     rival: PrecisionName  # the fastest of those in one type that keep the thresholds
-    promised: Times | None  # the mix over its rival, by the layer times
-    delivered: Times | None  # the same in a race, with its interval; None if nothing was raced
+    promised: Speedup | None  # the mix over its rival, by the layer times
+    delivered: Speedup | None  # the same in a race, with its interval; None if nothing was raced
     made_as: PrecisionName  # how the answer is made: a mix as int8 with nodes in other types
     keep: Keep  # of that precision
     is_searched: bool  # int8 follows a search, and so a rescue
@@ -104,7 +65,7 @@ class Mix(Record):
 
     @model_validator(mode="after")
     def _has_its_mix(self) -> Self:
-        mixes = [number for number, each in enumerate(self.candidates) if len({*each.way} & {*self.types}) > 1]
+        mixes = [number for number, each in enumerate(self.candidates) if len({*each.assignment} & {*self.types}) > 1]
         if self.mixed not in (None, *mixes):
             raise ValueError(f"mixed: candidate {self.mixed} mixes nothing")
         return self
@@ -128,11 +89,8 @@ class Mix(Record):
         return self.spared
 
 
-# Say what was mixed, what that promised, and what it delivered.
-
-
 def in_words(mix: Mix) -> str:
-    """Return the answer in one or two sentences, without the last stop."""
+    """Return what was mixed, what that promised and what it delivered, without the last stop."""
     if mix.mixed is None:
         no_mix = (
             "no mix of them keeps the thresholds on calibration samples"
@@ -140,22 +98,21 @@ def in_words(mix: Mix) -> str:
             else "by the times of their layers no mix of them would be faster"
         )
         return f"{mix.precision} is {_rival(mix)}: {no_mix}"
-    mixed = _parts(mix, mix.candidates[mix.mixed].way)
+    mixed = _parts(mix, mix.candidates[mix.mixed].assignment)
     promised = f"layer times promised {_times(mix.promised)} the speed of {mix.rival}"
     if mix.delivered is None:
-        where = f"{mix.traces}, from {mix.machine}"
-        nothing = f"{promised}, and nothing was raced, because layer times are those of {where}"
-        return f"{mix.precision} is {mixed}; {nothing}"
+        why = f"because layer times are those of {mix.traces}, from {mix.machine}"
+        return f"{mix.precision} is {mixed}; {promised}, and nothing was raced, {why}"
     delivered = f"{promised}, and a race delivered {_times(mix.delivered)}"
     if mix.delivers:
         return f"{mix.precision} is {mixed}: {delivered}"
     return f"{mix.precision} is {_rival(mix)}: for the best mix, {mixed}, {delivered}"
 
 
-def _parts(mix: Mix, way: Way) -> str:
-    base, first, *more = (name for name in mix.types if name in way)
-    others = "".join(f" and {way.count(name)} in {name}" for name in more)
-    return f"{base} with {way.count(first)} of {len(way)} parts in {first}{others}"
+def _parts(mix: Mix, assignment: Assignment) -> str:
+    base, first, *more = (name for name in mix.types if name in assignment)
+    others = "".join(f" and {assignment.count(name)} in {name}" for name in more)
+    return f"{base} with {assignment.count(first)} of {len(assignment)} parts in {first}{others}"
 
 
 def _rival(mix: Mix) -> str:
@@ -168,5 +125,5 @@ def _rival(mix: Mix) -> str:
     return ", ".join([mix.rival, *why])
 
 
-def _times(times: Times | None) -> str:
+def _times(times: Speedup | None) -> str:
     return f"{times.middle:.3f} times ({times.low:.3f} to {times.high:.3f})" if times else "nothing"

@@ -1,7 +1,8 @@
-"""Find how long each block takes in the engine of each type, on this machine or by traces from another."""
+"""Cut a graph into blocks, find how long each takes in each type, here or by traces from elsewhere, and mix types."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -20,18 +21,26 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, LayerTime, node_names
 from enginewright.graph.shapes import as_ir
-from enginewright.measure.speed_records import Trace, time_layers
+from enginewright.measure.benchmark import time_layers
+from enginewright.measure.records import Trace
 from enginewright.measure.timing import whole_machine
-from enginewright.precision.cast import kept_nodes
-from enginewright.precision.in_dialect import Ingredients, nodes_in_floats
-from enginewright.precision.mixing.records import BlocksTimes, BlockTimes, Way
+from enginewright.precision.in_dialect import Ingredients
+from enginewright.precision.mixing.records import Assignment, BlockTimes
 from enginewright.precision.placement import FLOATS, PRODUCTS, arithmetic_nodes
 
-# Cut a graph into blocks: parts that a single tensor enters and a single tensor leaves. Between two blocks of
-# different types only one tensor changes its type. Inside a block, as between a convolution and the residual sum that
-# reads it, several would.
-
 Block = tuple[str, ...]  # the names of its nodes
+BlocksTimes = Mapping[PrecisionName, Sequence[float]]  # the milliseconds of each block in each type, int8 first
+LayersTimes = NDArray[np.float64]  # the milliseconds of each layer of an engine, a row for each turn
+
+# The price of a change of type between two blocks, as a share of the int8 engine's time. It stands for casts, whose
+# time no trace shows beforehand, and for noise: with a small price a block moves for little, with a large one few do.
+PRICES = (0.005, 0.01, 0.02, 0.04)
+
+# Engines are traced in turns of a few calls, so that all meet the same moments of a noisy machine. In three turns of 48
+# calls, as many as a single trace has, two traces of one engine named 21 and 9 layers that int8 slows down.
+TURNS, CALLS = 15, 4
+FEWEST_TURNS, LONG = 5, 10.0  # seconds for an engine, after which no turn follows: long calls are less noisy
+MOSTLY = 0.5  # of the blocks must have a layer in a trace
 
 
 class Parts(NamedTuple):
@@ -40,13 +49,13 @@ class Parts(NamedTuple):
     blocks: list[Block]
     places: dict[str, int]
 
-    def all_in(self, name: PrecisionName) -> Way:
+    def all_in(self, name: PrecisionName) -> Assignment:
         return (name,) * len(self.blocks)
 
-    def floating(self, way: Way) -> dict[PrecisionName, tuple[str, ...]]:
-        """Return the names of the nodes that are in each float type on this way."""
+    def floating(self, assignment: Assignment) -> dict[PrecisionName, tuple[str, ...]]:
+        """Return the names of the nodes that are in each float type."""
         found: dict[PrecisionName, tuple[str, ...]] = {}
-        for name, block in zip(way, self.blocks, strict=True):
+        for name, block in zip(assignment, self.blocks, strict=True):
             if name != "int8":
                 found[name] = found.get(name, ()) + block
         return found
@@ -61,17 +70,21 @@ class Parts(NamedTuple):
 
 def parts_of(model: onnx.ModelProto, int8: Ingredients) -> Parts:
     """Cut the graph that int8 is made of. Nodes that int8 leaves in floating point have no say in where."""
-    high = nodes_in_floats("int8", model, int8.ranges.amax, int8.wanted)
-    beyond = {*high, *kept_nodes(int8.keep, model), *int8.spared}
-    blocks = blocks_of(model, arithmetic_nodes(model, beyond))
+    blocks = blocks_of(model, arithmetic_nodes(model, int8.kept("int8", model)))
     return Parts(blocks, places_of(model, blocks))
 
 
 def blocks_of(model: onnx.ModelProto, arithmetic: Collection[str]) -> list[Block]:
-    """Return the blocks in their order. Each has at least one node that could be in int8."""
+    """Return the blocks in their order: parts that a single tensor enters and a single tensor leaves. Each has at least
+    one node that could be in int8.
+
+    Between two blocks of different types only one tensor changes its type. Inside a block, as between a convolution and
+    the residual sum that reads it, several would.
+    """
     graph = as_ir(model).graph
     nodes = list(graph)
-    last_reader = _last_readers(nodes, graph.outputs)
+    last_reader = {value: number for number, node in enumerate(nodes) for value in node.inputs}
+    last_reader |= dict.fromkeys(graph.outputs, len(nodes))
     crossing: set[ir.Value] = set()  # what products have made, and what is still to be read
     derived: set[ir.Value] = set()
     starts, latest, computes = [0], None, False
@@ -90,11 +103,6 @@ def blocks_of(model: onnx.ModelProto, arithmetic: Collection[str]) -> list[Block
             latest = number + 1
     ends = [*starts[1:], len(nodes)]
     return [tuple(node.name or "" for node in nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
-
-
-def _last_readers(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> dict[ir.Value | None, int]:
-    found = {value: number for number, node in enumerate(nodes) for value in node.inputs}
-    return found | dict.fromkeys(outputs, len(nodes))
 
 
 def places_of(model: onnx.ModelProto, blocks: Sequence[Block]) -> dict[str, int]:
@@ -129,24 +137,38 @@ def _place(layer: LayerTime, places: Mapping[str, int]) -> int | None:
     return next((places[name] for name in node_names(layer) if name in places), None)
 
 
-# This machine, and how it times engines.
+def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
+    return {name: [median(each) for each in zip(*(turn[name] for turn in times), strict=True)] for name in times[0]}
 
 
-class Here(NamedTuple):
+def mixes_worth_trying(times: BlocksTimes) -> list[Assignment]:
+    """Return the cheapest assignments, one for each price, without those that are all in one type."""
+    whole = sum(times["int8"])
+    found = dict.fromkeys(cheapest_assignment(times, price * whole) for price in PRICES)
+    return [each for each in found if len(set(each)) > 1]
+
+
+def cheapest_assignment(times: BlocksTimes, price: float) -> Assignment:
+    """Return the cheapest types of all blocks. Of those that cost the same, they end in the first type."""
+    cost = itemgetter(0)
+    begun: dict[PrecisionName, tuple[float, Assignment]] = dict.fromkeys(times, (0.0, ()))  # by the type it ends in
+    for block in zip(*times.values(), strict=True):
+        cheapest, types = min(begun.values(), key=cost)
+        before = [min(stays, (cheapest + price, types), key=cost) for stays in begun.values()]
+        begun = {
+            name: (so_far + time, (*types, name))
+            for name, time, (so_far, types) in zip(times, block, before, strict=True)
+        }
+    return min(begun.values(), key=cost)[1]
+
+
+class Bench(NamedTuple):
+    """This machine, and how it times engines."""
+
     machine: Machine
     inference: InferenceParams
     samples: SampleSet  # in the sizes that engines are tuned for
     batch: int
-
-
-# Engines are traced in turns of a few calls, so that all meet the same moments of a noisy machine. In three turns of 48
-# calls, as many as a single trace has, two traces of one engine named 21 and 9 layers that int8 slows down.
-TURNS, CALLS = 15, 4
-FEWEST_TURNS, LONG = 5, 10.0  # seconds for an engine, after which no turn follows: long calls are less noisy
-MOSTLY = 0.5  # of the blocks must have a layer in a trace
-
-
-LayersTimes = NDArray[np.float64]  # the milliseconds of each layer of an engine, a row for each turn
 
 
 def require_executed(engine: EngineRecord, precision: str) -> None:
@@ -156,10 +178,6 @@ def require_executed(engine: EngineRecord, precision: str) -> None:
             f"mix.{precision}: {engine.precision} ran as {engine.ran_as} here, and only what the machine executes can "
             "be mixed: set floating to another precision"
         )
-
-
-def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
-    return {name: [median(each) for each in zip(*(turn[name] for turn in times), strict=True)] for name in times[0]}
 
 
 class Traces(NamedTuple):
@@ -172,36 +190,36 @@ class Traces(NamedTuple):
 
 
 def trace_in_turns(
-    precision: str, engines: Mapping[PrecisionName, Path], places: Mapping[str, int], here: Here
+    precision: str, engines: Mapping[PrecisionName, Path], places: Mapping[str, int], bench: Bench
 ) -> Traces:
     """Trace the engines of all types here."""
     with whole_machine(f"mix, {precision}"):
-        turns = _in_turns(list(engines.values()), here)
+        turns = _in_turns(list(engines.values()), bench)
     for engine, of_one in zip(engines.values(), zip(*turns, strict=True), strict=True):
         _require_times(list(chain(*of_one)), places, str(engine))
     times = [[times_of_blocks(layers, places) for layers in turn] for turn in turns]
-    return Traces(here.machine, [dict(zip(engines, turn, strict=True)) for turn in times])
+    return Traces(bench.machine, [dict(zip(engines, turn, strict=True)) for turn in times])
 
 
-def layers_in_turns(engines: Sequence[Path], here: Here) -> list[LayersTimes]:
+def layers_in_turns(engines: Sequence[Path], bench: Bench) -> list[LayersTimes]:
     """Return the milliseconds of the layers of each engine. A mix is traced by itself, since the times of its parts do
     not tell what its changes of type cost."""
-    of_each = zip(*_in_turns(engines, here), strict=True)
+    of_each = zip(*_in_turns(engines, bench), strict=True)
     return [np.array([[layer.milliseconds for layer in layers] for layers in of_one]) for of_one in of_each]
 
 
-def _in_turns(engines: Sequence[Path], here: Here) -> list[list[list[LayerTime]]]:
+def _in_turns(engines: Sequence[Path], bench: Bench) -> list[list[list[LayerTime]]]:
     """Return the layers of each engine, turn by turn."""
     turns: list[list[list[LayerTime]]] = []
     began = monotonic()
     while len(turns) < FEWEST_TURNS or (len(turns) < TURNS and monotonic() - began < LONG * len(engines)):
-        turns.append([time_layers(engine, here.machine, here.inference, here.samples, CALLS) for engine in engines])
+        turns.append([time_layers(engine, bench.machine, bench.inference, bench.samples, CALLS) for engine in engines])
     return turns
 
 
-def layers_on_way(way: Way, times: Sequence[BlocksTimes]) -> LayersTimes:
+def layers_of(assignment: Assignment, times: Sequence[BlocksTimes]) -> LayersTimes:
     """Return what the parts of a mix take by the traces of all engines, without its changes of type."""
-    return np.array([[turn[name][number] for number, name in enumerate(way)] for turn in times])
+    return np.array([[turn[name][number] for number, name in enumerate(assignment)] for turn in times])
 
 
 def read_traces(
@@ -210,17 +228,17 @@ def read_traces(
     precision: str,
     places: Mapping[str, int],
     data: Path,
-    here: Here,
+    bench: Bench,
 ) -> Traces:
     """Read the traces of another machine: its reports/trace. The first two types must be there, others may be."""
     found = user_file(folder, data, f"mix.{precision}.traces", "null")
     paths = {name: found / f"{name}.json" for name in types}
     traces = {name: Trace.read(path) for name, path in paths.items() if name in types[:2] or path.exists()}
     for name, trace in traces.items():
-        if (trace.precision, trace.batch) != (name, here.batch):
+        if (trace.precision, trace.batch) != (name, bench.batch):
             raise EnginewrightError(
                 f"{paths[name]} is a trace of {trace.precision} at batch {trace.batch}, and not of {name} at "
-                f"batch {here.batch}: take it there with the same build.profile"
+                f"batch {bench.batch}: take it there with the same build.profile"
             )
     machine = traces["int8"].machine
     for name, trace in traces.items():
@@ -229,9 +247,9 @@ def read_traces(
                 f"{found}: int8.json is from {machine.in_words()}, and {name}.json from {trace.machine.in_words()}: "
                 "take all on one machine"
             )
-    if machine.runtime != here.machine.runtime:
+    if machine.runtime != bench.machine.runtime:
         raise EnginewrightError(
-            f"{found}: the traces are from {machine.in_words()}, and graphs are made for {here.machine.runtime} here: "
+            f"{found}: the traces are from {machine.in_words()}, and graphs are made for {bench.machine.runtime} here: "
             "take traces with the same runtime"
         )
     for name, trace in traces.items():

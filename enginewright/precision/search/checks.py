@@ -1,26 +1,25 @@
 """Check what a graph loses on calibration samples. The validation samples stay unseen."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.core.params.precisions import Thresholds
+from enginewright.data.errors import TINY, Values, cosines_of_samples, errors_of_samples, norms_of_samples
 from enginewright.data.feeds import Outputs, Run
-from enginewright.data.run_all import OutputsOf, run_all
+from enginewright.data.run_all import OutputsOf, Places, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_optimized
 from enginewright.graph.onnx_file import fixed_batch
-from enginewright.measure.agreement import compare, cosines_of_samples, errors_of_samples, metric_of, norms_of_samples
+from enginewright.measure.agreement import Judge, Lost, compare
 from enginewright.measure.intervals import Figure, estimate
 from enginewright.precision.calibration.measure import SMALL
 from enginewright.precision.search.records import AIM, Step
-from enginewright.tasks.task import Statistics, Task
 
 CHOOSING = 8  # samples to measure layers by
 FIRST = 32  # of the samples to check by, which are enough where very much is lost, or hardly anything
@@ -31,13 +30,7 @@ MOST = 1000  # samples to check by: a larger calibration set makes no longer sea
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 CROSSED = 16  # times that each answer gets the error of another sample, where samples are few
 BATCH, BATCH_BYTES = 8, 2**22  # at most: what a graph holds between its layers is many times as large as its inputs
-TINY = 1e-12
-RunPlaces = Callable[[NDArray[np.int64]], Outputs]
-
-
-class Lost(NamedTuple):
-    same: Statistics | None  # by sample; None if answers of the task cannot be the same
-    drop: float | None  # of the metric; None if it cannot be measured
+RunPlaces = Callable[[Places], Outputs]
 
 
 class Checks:
@@ -47,28 +40,27 @@ class Checks:
         self,
         graph: onnx.ModelProto,
         samples: SampleSet,
-        task: Task,
-        limits: Thresholds,
-        exact_there: OutputsOf | None = None,
+        judge: Judge,
         known: Outputs | None = None,
-        held: NDArray[np.int64] | None = None,
+        held: Places | None = None,
+        exact_there: OutputsOf | None = None,
     ) -> None:
-        """`exact_there` runs the graph for many samples where there is a cluster. `known` are its answers to all. The
-        samples at the places in `held` choose nothing, and tell of what is chosen what others may lose."""
-        self.limits, self._samples, self._task, self._truth = limits, samples, task, samples.truth
-        self._graph, self._exact_there = graph, exact_there
+        """`known` are the answers of the graph to all samples. The samples at the places in `held` choose nothing, and
+        tell of what is chosen what others may lose. `exact_there` runs the graph on a cluster, where there is one."""
+        self.graph, self.limits = graph, judge.limits
+        self._samples, self._judge, self._exact_there = samples, judge, exact_there
         self._batch = fixed_batch(graph) or _batch_of(samples)
-        answers = self._run_all(self._exact, None, np.arange(1)) if known is None else known
+        answers = self._run_all(self.exact, None, np.arange(1)) if known is None else known
         size = sum(values[0].nbytes for values in answers.values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))
         looked_at = np.arange(max(1, min(len(samples), chosen + min(MOST, OUTPUT_BYTES // max(size, 1)))))
         self._outputs = (
-            self._run_all(self._exact, exact_there, looked_at)
+            self._run_all(self.exact, exact_there, looked_at)
             if known is None
             else {name: values[: len(looked_at)] for name, values in known.items()}
         )
         self._sizes = _sizes(self._outputs)
-        self.held = None if held is None else np.intersect1d(held, looked_at)
+        self._held = None if held is None else np.intersect1d(held, looked_at)
         mine = looked_at if held is None or len(looked_at) == 1 else np.setdiff1d(looked_at, held)
         chosen = min(chosen, max(1, len(mine) // 2))
         picked = mine[_spread(self._sizes[mine], chosen)]
@@ -77,56 +69,58 @@ class Checks:
         self.places = np.concatenate([np.unique(first), np.setdiff1d(others, first)])
         self.chosen, self.checked = chosen, len(self.places)
         whole = np.resize(picked, -(-chosen // self._batch) * self._batch)
-        self._batches = [samples.read_at(each) for each in whole.reshape(-1, self._batch)]
+        self.batches = [samples.read_at(each) for each in whole.reshape(-1, self._batch)]  # to measure layers by
         self._expected: dict[int, Outputs] = {}
         # Texts have other exact outputs with other padding, and a class or a mask has no error that others could have.
         are_numbers = all(np.issubdtype(values.dtype, np.floating) for values in self._outputs.values())
         self._can_suppose = are_numbers and samples.lengths is None
-        aimed_at = AIM * min(1 - limits.agreement, limits.metric_drop)
+        aimed_at = AIM * min(1 - self.limits.agreement, self.limits.metric_drop)
         self._are_few = self._can_suppose and size <= SMALL and aimed_at * self.checked < 1
 
     @cached_property
-    def _exact(self) -> Run:
-        return run_optimized(self._graph)
+    def exact(self) -> Run:
+        return run_optimized(self.graph)
 
     @cached_property
-    def _wanted(self) -> list[Outputs]:
+    def wanted(self) -> list[Outputs]:
         """Return the exact outputs for the batches to measure layers by."""
-        return [self._exact(feeds) for feeds in self._batches]
+        return [self.exact(feeds) for feeds in self.batches]
 
-    def check_run(self, run: Run, spared: int, work: float) -> Step:
-        """Say what is lost by what runs so."""
-        return self._check_places(partial(self._run_all, run, None), spared, work)
-
-    def check_there(self, there: OutputsOf | None, spared: int, work: float) -> Step:
-        """Say what is lost by what runs so on a cluster. The exact graph shows the shapes, which are the same."""
-        return self._check_places(partial(self._run_all, self._exact, there), spared, work)
-
-    def _check_places(self, run: RunPlaces, spared: int, work: float) -> Step:
-        """Say what is lost, and, if that is little enough, what others may lose."""
-        step = self._seen(run, spared, work)
-        if self.held is None or step.used > AIM:
+    def check_run(self, run: Run, spared: int, work: float, there: OutputsOf | None = None) -> Step:
+        """Say what is lost by what runs so, and, if that is little enough, what others may lose. Where a cluster runs
+        it `there`, `run` shows the shapes."""
+        outputs_at = partial(self._run_all, run, there)
+        step = self._seen(outputs_at, spared, work)
+        if self._held is None or step.used > AIM:
             return step
-        return step.model_copy(update={"at_most": self._at_most(run)})
+        return step.model_copy(update={"at_most": self._at_most(outputs_at, self._held)})
 
-    def _at_most(self, run: RunPlaces) -> float:
+    def _run_all(self, run: Run, there: OutputsOf | None, places: Places) -> Outputs:
+        return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
+
+    def _exact_at(self, places: Places) -> Outputs:
+        """Return the exact outputs. Texts run with those that they are compared with, to be padded alike."""
+        if self._samples.lengths is not None:
+            return self._run_all(self.exact, self._exact_there, places)
+        return {name: values[places] for name, values in self._outputs.items()}
+
+    def _wanted_of_first(self, count: int) -> Outputs:
+        if count not in self._expected:
+            self._expected[count] = self._exact_at(self.places[:count])
+        return self._expected[count]
+
+    def _at_most(self, run: RunPlaces, held: Places) -> float:
         """Return what as many other samples may take of the errors allowed: the upper end of the 95 % interval.
 
         Answers are not judged so: none of 64 that changes leaves up to 5.6 %, which is more than is ever allowed.
         """
-        if self.held is None or not len(self.held):
+        if not len(held):
             return LOST
-        exact = (
-            {name: values[self.held] for name, values in self._outputs.items()}
-            if self._samples.lengths is None
-            else self._run_all(self._exact, self._exact_there, self.held)
-        )
-        task = self._task.knowing(self._truth, self.held)
-        wanted, found = task.comparable(exact, run(self.held))
+        wanted, found = self._judge.comparable(held, self._exact_at(held), run(held))
         if compare(wanted, found).nonfinite:
             return LOST
         figures = [
-            upper_end(figure, len(self.held)) / allowed
+            upper_end(figure, len(held)) / allowed
             for name, values in wanted.items()
             for figure, allowed in self._figures(values, found[name])
         ]
@@ -172,24 +166,12 @@ class Checks:
         others = run(self.places[FIRST:])
         return {name: np.concatenate([values, others[name]]) for name, values in found.items()}
 
-    def _wanted_of_first(self, count: int) -> Outputs:
-        """Return the exact outputs. Texts run with those that they are compared with, to be padded alike."""
-        if count not in self._expected:
-            places = self.places[:count]
-            self._expected[count] = (
-                {name: values[places] for name, values in self._outputs.items()}
-                if self._samples.lengths is None
-                else self._run_all(self._exact, self._exact_there, places)
-            )
-        return self._expected[count]
-
     def _step(self, found: Outputs, spared: int, work: float, count: int) -> Step:
         places, wanted = self.places[:count], self._wanted_of_first(count)
-        task = self._task.knowing(self._truth, places)
-        compared = task.comparable(wanted, found)
+        compared = self._judge.comparable(places, wanted, found)
         errors = compare(*compared)
         crossed = self._crossed(found, count) if self._are_few else ()
-        lost = list(self._lost(chain([found], crossed), count))
+        lost = self._judge.lost(places, wanted, chain([found], crossed))
         same, drop = lost[0]
         step = Step(
             spared=spared,
@@ -199,23 +181,16 @@ class Checks:
             agreement=None if same is None else float(same.mean()),
             metric_drop=drop,
             looked_at=count,
-            changed={} if same is None else self._named(_changed(same, *compared), places),
+            changed={} if same is None else self._changed(places, same, errors_of_samples(*compared)),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(lost))
         return step if errors.nonfinite else step.model_copy(update={"used": min(LOST, used)})
 
-    def _named(self, chosen: NDArray[np.int64], places: NDArray[np.int64]) -> dict[str, int]:
-        return {self._samples.manifest.samples[places[each]].name: int(each) for each in chosen}
-
-    def _lost(self, found: Iterable[Outputs], count: int) -> Iterator[Lost]:
-        places, wanted = self.places[:count], self._wanted_of_first(count)
-        task, exact = self._task.knowing(self._truth, places), metric_of(self._task, wanted, self._truth, places)
-        better = 1 if self._task.metrics[0].higher_is_better else -1
-        for outputs in found:
-            got = metric_of(self._task, outputs, self._truth, places)
-            drop = None if exact is None or got is None else better * (exact - got)
-            yield Lost(task.agree(wanted, outputs), drop)
+    def _changed(self, places: Places, same: Values, errors: Values) -> dict[str, int]:
+        """Name the samples whose answer is not the same, the worst first, with their places among these."""
+        order, samples = np.lexsort((-errors, same)), self._samples.manifest.samples
+        return {samples[places[each]].name: int(each) for each in order if same[each] < 1}
 
     def _crossed(self, found: Outputs, count: int) -> Iterator[Outputs]:
         """Yield outputs as if each sample had the error of another one, whose exact answer is nearly as large.
@@ -237,9 +212,6 @@ class Checks:
         drop = np.mean([each.drop or 0.0 for each in lost])
         allowed = self.limits
         return float(others) / max(1 - allowed.agreement, TINY), max(float(drop), 0.0) / max(allowed.metric_drop, TINY)
-
-    def _run_all(self, run: Run, there: OutputsOf | None, places: NDArray[np.int64]) -> Outputs:
-        return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
 
 
 def upper_end(figure: Figure, samples: int) -> float:
@@ -265,9 +237,3 @@ def _sizes(outputs: Outputs) -> NDArray[np.float64]:
     bits, which the number of threads decides, choose nothing."""
     sizes = map(norms_of_samples, outputs.values())
     return np.asarray(np.sum([np.round(each / max(each.mean(), TINY), 3) for each in sizes], axis=0))
-
-
-def _changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:
-    """Return the places of the samples whose answer is not the same, the worst first."""
-    order = np.lexsort((-errors_of_samples(wanted, found), same))
-    return order[same[order] < 1]

@@ -4,13 +4,14 @@ from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
+from enginewright.core.text import counted
 from enginewright.precision.calibration.cache import Calibration
 
 SEARCH = "search.json"  # beside a graph that a search has shaped
 AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 
 
-class Layer(Record):
+class SearchedLayer(Record):
     """A layer that int8 could calculate."""
 
     name: str
@@ -44,7 +45,7 @@ class Search(Record):
     calibration: str  # the sha256 of the ranges it is for
     model: str | None  # and of the graph these were measured on, if known
     rescue: str  # and of what was rescued before
-    layers: tuple[Layer, ...]  # in the order of the graph
+    layers: tuple[SearchedLayer, ...]  # in the order of the graph
     samples: tuple[int, int, int]  # those to measure layers by, to check sets of layers by, and to judge the answer by
     path: tuple[Step, ...]  # in the order in which they were tried
     spared: tuple[str, ...]  # the answer, in the order of their worth
@@ -65,37 +66,27 @@ def spared_layers(found: Path, calibrated: Calibration, rescue: str) -> tuple[st
     return search.spared
 
 
-# Say what a search found.
-
-
 def in_words(found: Search) -> str:
     """Return what is spared, and what that buys, in one sentence without its stop."""
     all_int8, *others = found.path
     if not found.layers:
         return f"no layer can be in {found.precision}"
     if not others:
-        return f"{_all(len(found.layers))} may be in {found.precision}, {_taken(all_int8)}"
+        layers = "the only layer" if len(found.layers) == 1 else f"all {len(found.layers)} layers"
+        return f"{layers} may be in {found.precision}, {_taken(all_int8)}"
     measured = sum(layer.loss is not None for layer in found.layers)
     unmeasured = "" if measured == len(found.layers) else f"; {measured} of {len(found.layers)} layers were measured"
     if not found.spared:
         closest = min(found.path, key=lambda step: max(step.used, step.at_most or step.used))
         return (
-            f"no set of layers keeps the thresholds; the closest leaves {counted(closest.spared)} in floating point, "
-            f"{closest.work:.0%} of the work, {_taken(closest)}{unmeasured}"
+            f"no set of layers keeps the thresholds; the closest leaves {counted(closest.spared, 'layer')} in floating "
+            f"point, {closest.work:.0%} of the work, {_taken(closest)}{unmeasured}"
         )
     share = f"{found.chosen.work:.0%} of the work"
     stay = "stays" if len(found.spared) == 1 else "stay"
-    spared = f"{len(found.spared)} of {counted(len(found.layers))} {stay} in floating point, {share}"
+    spared = f"{len(found.spared)} of {counted(len(found.layers), 'layer')} {stay} in floating point, {share}"
     all_of_them = f"all of them in {found.precision} would take {all_int8.used:.0%}"
     return f"{spared}, {_taken(found.chosen)}; {all_of_them}{unmeasured}"
-
-
-def _all(layers: int) -> str:
-    return "the only layer" if layers == 1 else f"all {layers} layers"
-
-
-def counted(layers: int) -> str:
-    return f"{layers} layer{'s' * (layers != 1)}"
 
 
 def _taken(step: Step) -> str:

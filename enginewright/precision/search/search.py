@@ -15,13 +15,15 @@ from enginewright.core.files import sha256_of
 from enginewright.core.progress import progress
 from enginewright.precision.search.checks import LOST
 from enginewright.precision.search.records import AIM, Step
-from enginewright.precision.search.trials import Trial
+from enginewright.precision.search.trials import LayerTrial
 
-# Keep what was measured, so that a search that was stopped goes on where it was.
+REST = 4  # that part of the other layers is spared next where the promise does not hold
+HARDLY_ANY = 0.01  # of the work: to leave so much in floating point, too, costs less than a try
 
 
 class Journal:
-    """A file with a line for each measurement. Two searches that ask the same questions share it."""
+    """A file with a line for each measurement, so that a search that was stopped goes on where it was. Two searches
+    that ask the same questions share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,33 +57,29 @@ class Journal:
         return self.known(question)
 
 
-REST = 4  # that part of the other layers is spared next where the promise does not hold
-HARDLY_ANY = 0.01  # of the work: to leave so much in floating point, too, costs less than a try
-
-
-class Answer(NamedTuple):
+class SearchAnswer(NamedTuple):
     losses: dict[str, float]  # by layer
     path: tuple[Step, ...]  # in the order in which they were tried
     spared: tuple[str, ...]
 
 
-def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> Answer:
+def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, seconds: float) -> SearchAnswer:
     """Return the shortest start of all layers, ordered by worth, that keeps the thresholds when spared, or one with
     hardly more work. Then spare more, until samples that have chosen nothing show that others keep them, too."""
 
     def tried(spared: list[str]) -> Step:
         share = sum(work[name] for name in spared)
-        question = ["check", trial.limits.model_dump(), *spared]
+        question = ["check", trial.checks.limits.model_dump(), *spared]
         return Step(**journal.answer(question, lambda: trial.check(spared, share).model_dump()))
 
     path = [tried([])]
     if path[0].is_promised:
-        return Answer({}, tuple(path), ())
+        return SearchAnswer({}, tuple(path), ())
     losses = measure_layers(trial, work, journal, seconds)
     order = in_order_of_worth(losses, work)
     path.append(tried(order))
     if not path[-1].is_promised:
-        return Answer(losses, tuple(path), ())
+        return SearchAnswer(losses, tuple(path), ())
     few, enough, guesses = path[0], path[-1], True
     ordered = [losses[name] for name in order]
     if few.used <= AIM:
@@ -97,7 +95,7 @@ def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, secon
     while not enough.is_promised:
         enough = tried(order[: enough.spared + max(1, (len(order) - enough.spared) // REST)])
         path.append(enough)
-    return Answer(losses, tuple(path), tuple(order[: enough.spared]))
+    return SearchAnswer(losses, tuple(path), tuple(order[: enough.spared]))
 
 
 def _likely(losses: Sequence[float], few: Step, enough: Step) -> int:
@@ -108,7 +106,7 @@ def _likely(losses: Sequence[float], few: Step, enough: Step) -> int:
     return few.spared + min(last + 1, len(squares) - 1)  # fewer than what is known to be enough
 
 
-def measure_layers(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> dict[str, float]:
+def measure_layers(trial: LayerTrial, work: Mapping[str, float], journal: Journal, seconds: float) -> dict[str, float]:
     """Return what each layer loses alone, as far as the time allows: first those that are cheapest to spare."""
     order = sorted(work, key=lambda each: (work[each], each))
     unknown = [name for name in order if journal.known(["alone", name]) is None]

@@ -1,4 +1,4 @@
-"""A graph in which one layer at a time can be in int8 or fp8, so that one session measures many of them."""
+"""Try layers in int8 or fp8: single ones, of which one session measures many, and sets of them."""
 
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,21 +12,20 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginewright.core.params.precisions import Thresholds
 from enginewright.core.spread import Cluster, Work, spread
+from enginewright.data.errors import TINY, norms
 from enginewright.data.feeds import Feeds, Outputs, Run
 from enginewright.data.run_all import OutputsOf, outputs_on
-from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import GraphWork, run_optimized
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.placement import Placement, arithmetic_nodes
 from enginewright.precision.search.checks import Checks
 from enginewright.precision.search.records import Step
 from enginewright.precision.write_int8 import Range, Rounded, Writer
-from enginewright.tasks.task import Task
 
-TINY = 1e-12
+TOGETHER = 16  # layers that one session switches: opening it takes as long as measuring one of a large network
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
+LossAlone = tuple[str, float]  # of a layer
 
 
 class Rounding(NamedTuple):
@@ -41,7 +40,8 @@ class Rounding(NamedTuple):
 
 
 class SwitchedGraph:
-    """It rounds where `write_int8` does. Layers are arithmetic: what only moves numbers follows those it feeds."""
+    """A graph in which one layer at a time can be in bytes. It rounds where `write_int8` does. Layers are arithmetic:
+    what only moves numbers follows those it feeds."""
 
     def __init__(self, model: onnx.ModelProto, rounding: Rounding, layers: Collection[str], threads: int = 0) -> None:
         """Let each of these layers be switched to bytes. The fewer they are, the faster is the rest."""
@@ -117,35 +117,54 @@ def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], wante
     errors: dict[str, list[NDArray[np.float64]]] = {}  # by output, of each sample: its error and its size
     for found, exact in zip(map(run, batches), wanted, strict=True):
         for name, values in exact.items():
-            errors.setdefault(name, []).append(np.stack([_norms(found[name] - values), _norms(values)]))
+            both = found[name] - values, values
+            errors.setdefault(name, []).append(np.stack([norms(each.astype(np.float64)) for each in both]))
     pairs = [np.maximum(np.concatenate(parts, axis=1), TINY) for parts in errors.values()]
     of_each = np.mean([np.square(error / size) for error, size in pairs])
     of_all = np.mean([np.square(error).sum() / np.square(size).sum() for error, size in pairs])
     return float((of_each * of_all) ** 0.25)
 
 
-def _norms(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    return np.asarray(np.linalg.norm(values.reshape(len(values), -1).astype(np.float64), axis=1))
+class LayerName(str):
+    def packed(self) -> Self:
+        return self
 
 
-# Try layers on the machines of a cluster: single layers side by side, and sets of layers over parts of the samples.
+@dataclass(frozen=True)
+class LayersAlone(Work[LayerName, LossAlone]):
+    """Measure what the outputs for some batches lose if one layer alone is in int8."""
 
-Loss = tuple[str, float]  # of a layer
+    folder: Path
+    rounding: Rounding
+    batches: Sequence[Feeds]
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[LayerName], LossAlone]]:
+        graph = load_graph(self.folder / "model.onnx")
+        wanted = list(map(run_optimized(graph, threads), self.batches))
+        switched = SwitchedGraph(graph, self.rounding, arithmetic_nodes(graph, self.rounding.kept), threads)
+        yield lambda layer: (layer, loss_alone(switched, layer, self.batches, wanted))
 
 
 class OnCluster:
+    """Tries layers on the machines of a cluster: single ones side by side, and sets of them over parts of the samples.
+
+    The graphs go there as files in the folder `scratch`.
+    """
+
     def __init__(self, cluster: Cluster, graph: onnx.ModelProto, rounding: Rounding, scratch: Path) -> None:
         self._cluster, self._rounding, self._scratch = cluster, rounding, scratch
         self._folder = self._written(graph)
+        self.exact = self._running(self._folder)
 
-    def losses_alone(self, layers: Iterable[str], batches: Sequence[Feeds]) -> Iterator[Loss]:
-        return spread(LayersAlone(self._folder, self._rounding, batches), map(Layer, layers), self._cluster)
-
-    def exact(self) -> OutputsOf | None:
-        return outputs_on(GraphWork(self._folder, optimized=True), self._cluster)
+    def losses_alone(self, layers: Iterable[str], batches: Sequence[Feeds]) -> Iterator[LossAlone]:
+        return spread(LayersAlone(self._folder, self._rounding, batches), map(LayerName, layers), self._cluster)
 
     def running(self, graph: onnx.ModelProto) -> OutputsOf | None:
-        return outputs_on(GraphWork(self._written(graph), optimized=True), self._cluster)
+        return self._running(self._written(graph))
+
+    def _running(self, folder: Path) -> OutputsOf | None:
+        return outputs_on(GraphWork(folder, optimized=True), self._cluster)
 
     def _written(self, graph: onnx.ModelProto) -> Path:
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
@@ -154,69 +173,28 @@ class OnCluster:
 
 
 @dataclass(frozen=True)
-class Layer:
-    name: str
+class LayerTrial:
+    """Says what the outputs lose with sets of layers in floating point, and with one layer alone in int8."""
 
-    def packed(self) -> Self:
-        return self
-
-
-@dataclass(frozen=True)
-class LayersAlone(Work[Layer, Loss]):
-    """Measure what the outputs for some batches lose if one layer alone is in int8."""
-
-    folder: Path
+    checks: Checks
     rounding: Rounding
-    batches: Sequence[Feeds]
+    convert: Callable[[Collection[str]], onnx.ModelProto]  # writes the graph with some layers spared
+    on_cluster: OnCluster | None = None
 
-    @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Layer], Loss]]:
-        graph = load_graph(self.folder / "model.onnx")
-        wanted = list(map(run_optimized(graph, threads), self.batches))
-        switched = SwitchedGraph(graph, self.rounding, arithmetic_nodes(graph, self.rounding.kept), threads)
-        yield lambda layer: (layer.name, loss_alone(switched, layer.name, self.batches, wanted))
-
-
-# Try sets of layers on calibration samples.
-
-TOGETHER = 16  # layers that one session switches: opening it takes as long as measuring one of a large network
-
-
-class Trial(Checks):
-    """Say what the outputs lose with sets of layers in floating point."""
-
-    def __init__(
-        self,
-        graph: onnx.ModelProto,
-        rounding: Rounding,
-        convert: Callable[[Collection[str]], onnx.ModelProto],
-        samples: SampleSet,
-        task: Task,
-        limits: Thresholds,
-        on_cluster: OnCluster | None = None,
-        known: Outputs | None = None,
-        held: NDArray[np.int64] | None = None,
-    ) -> None:
-        """`convert` writes the graph with some layers spared. It runs on a cluster where there is one. `known` are the
-        exact answers to all samples, if they are known. The samples in `held` choose nothing."""
-        super().__init__(graph, samples, task, limits, on_cluster.exact() if on_cluster else None, known, held)
-        self._rounding, self._convert, self._on_cluster = rounding, convert, on_cluster
-
-    def losses_alone(self, layers: Sequence[str]) -> Iterator[Loss]:
+    def losses_alone(self, layers: Sequence[str]) -> Iterator[LossAlone]:
         """Yield each layer with the relative error of the outputs if it alone is in int8."""
-        if self._on_cluster:
-            yield from self._on_cluster.losses_alone(layers, self._batches)
+        checks = self.checks
+        if self.on_cluster:
+            yield from self.on_cluster.losses_alone(layers, checks.batches)
             return
         for start in range(0, len(layers), TOGETHER):
-            yield from self._losses_in_one_session(layers[start:][:TOGETHER])
-
-    def _losses_in_one_session(self, layers: Sequence[str]) -> Iterator[Loss]:
-        switched = SwitchedGraph(self._graph, self._rounding, layers)
-        yield from ((layer, loss_alone(switched, layer, self._batches, self._wanted)) for layer in layers)
+            together = layers[start:][:TOGETHER]
+            switched = SwitchedGraph(checks.graph, self.rounding, together)
+            yield from ((layer, loss_alone(switched, layer, checks.batches, checks.wanted)) for layer in together)
 
     def check(self, spared: Collection[str], work: float) -> Step:
         """Say what is lost with these layers in floating point."""
-        written = self._convert(spared)
-        if self._on_cluster:
-            return self.check_there(self._on_cluster.running(written), len(spared), work)
-        return self.check_run(run_optimized(written), len(spared), work)
+        written = self.convert(spared)
+        if self.on_cluster:  # the exact graph shows the shapes, which are the same
+            return self.checks.check_run(self.checks.exact, len(spared), work, self.on_cluster.running(written))
+        return self.checks.check_run(run_optimized(written), len(spared), work)

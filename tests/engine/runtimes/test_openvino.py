@@ -13,7 +13,8 @@ from enginewright.engine.this_machine import find_cpu
 from enginewright.graph.as_written import open_as_written
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.precision.dialect import dialect_of
-from enginewright.precision.in_dialect import nodes_in_floats, rewritten
+from enginewright.precision.floats import nodes_in_floats
+from enginewright.precision.in_dialect import rewritten
 from enginewright.precision.write_int8 import Range as Bounds
 from enginewright.precision.write_int8 import write_int8
 
@@ -253,7 +254,7 @@ def test_a_wide_product_of_two_activations_is_right(build, inference, tmp_path):
     shape = "float[batch,2,64,64]"
     model = model_of_text(f"g ({shape} a, {shape} b) => ({shape} y) {{ [product] y = MatMul (a, b) }}")
     feeds = {name: np.random.default_rng(0).uniform(-1, 1, (8, 2, 64, 64)).astype(np.float32) for name in "ab"}
-    kept = nodes_in_floats("int8", model, {}, dialect_of("openvino", "cpu", find_cpu().capability))
+    kept = nodes_in_floats("int8", model, {}, dialect_of("openvino", "cpu", find_cpu().capability), "fp32")
     onnx.save(write_int8(model, dict.fromkeys("ab", Bounds(-1, 1)), kept), tmp_path / "model.onnx")
     (session,) = opened(tmp_path / "model.onnx", from_one(build), inference, tmp_path)
     wanted = open_as_written(model).run(None, feeds)[0]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import all_nodes, apply_pass, model_of_text
 
-from enginewright.graph.passes.names import CountAxesFromEnd
+from enginewright.graph.passes.for_one_compiler import count_axes_from_end
 
 
 @pytest.mark.parametrize(
@@ -17,5 +17,5 @@ from enginewright.graph.passes.names import CountAxesFromEnd
 )
 def test_the_axis_of_channels_in_another_order_is_counted_from_the_end(sizes, axis, order, wanted):
     text = f"g (float[{sizes}] input) => (float[] y) {{ y = Gather <axis = {axis}> (input, order) }}"
-    (node,) = all_nodes(apply_pass(CountAxesFromEnd(), model_of_text(text, {"order": np.array(order)})))
+    (node,) = all_nodes(apply_pass(count_axes_from_end, model_of_text(text, {"order": np.array(order)})))
     assert node.attributes["axis"].value == wanted

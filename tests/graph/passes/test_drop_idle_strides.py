@@ -3,7 +3,7 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.pooling import DropIdleStrides
+from enginewright.graph.passes.for_one_compiler import drop_idle_strides
 
 WEIGHTS = {"w": np.random.default_rng(0).normal(size=(4, 3, 3, 2)).astype(np.float32)}
 
@@ -23,7 +23,7 @@ def convolution(size, settings):
     ],
 )
 def test_a_stride_of_a_single_place_becomes_one(size, settings, strides, pads):
-    (conv,) = all_nodes(apply_pass(DropIdleStrides(), convolution(size, settings)))
+    (conv,) = all_nodes(apply_pass(drop_idle_strides, convolution(size, settings)))
     found = {name: attribute.value for name, attribute in conv.attributes.items()}
     assert (tuple(found["strides"]), tuple(found["pads"])) == (strides, pads)
 
@@ -39,17 +39,17 @@ def test_a_stride_of_a_single_place_becomes_one(size, settings, strides, pads):
 )
 def test_other_convolutions_stay(size, settings):
     model = convolution(size, settings)
-    assert apply_pass(DropIdleStrides(), model) == round_trip(model)
+    assert apply_pass(drop_idle_strides, model) == round_trip(model)
 
 
 def test_images_of_any_size_keep_their_strides():
     model = convolution("height, width", "strides = [2, 2], pads = [0, 0, 0, 0]")
-    assert not DropIdleStrides()(ir.from_proto(model)).modified
+    assert not drop_idle_strides(ir.from_proto(model))
 
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_a_stride_in_a_body_becomes_one_there(kind):
     nodes = "r = Conv <strides = [3, 2], pads = [0, 0, 0, 0]> (x, w)"
-    after = apply_pass(DropIdleStrides(), model_with_body(kind, nodes, (3, 3, 2), WEIGHTS))
+    after = apply_pass(drop_idle_strides, model_with_body(kind, nodes, (3, 3, 2), WEIGHTS))
     strides = {tuple(node.attributes["strides"].value) for node in all_nodes(after) if node.op_type == "Conv"}
     assert strides == {(1, 1)}

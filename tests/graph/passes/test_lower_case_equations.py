@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body
 
-from enginewright.graph.passes.names import LowerCaseEquations
+from enginewright.graph.passes.for_every_compiler import lower_case_equations
 
 WEIGHTS = {"w": np.random.default_rng(1).normal(0, 0.3, (5, 4)).astype(np.float32)}
 
@@ -14,7 +14,7 @@ def equations(model):
 @pytest.mark.parametrize("equation", ["bcI,Id->bcd", "bAc,cI->bAI", "aBc,cA->aBA", "bij,jk->bik", "...I,Id->...d"])
 def test_equations_get_small_letters_and_keep_their_meaning(equation):
     graph = f'g (float[batch, 6, 5] input) => (float[] y) {{ y = Einsum <equation = "{equation}"> (input, w) }}'
-    (after,) = equations(apply_pass(LowerCaseEquations(), model_of_text(graph, WEIGHTS)))
+    (after,) = equations(apply_pass(lower_case_equations, model_of_text(graph, WEIGHTS)))
     assert after == after.lower()
     assert len(set(after)) == len(set(equation))
 
@@ -22,7 +22,7 @@ def test_equations_get_small_letters_and_keep_their_meaning(equation):
 @pytest.mark.parametrize("kind", BODIES)
 def test_equations_in_a_body_get_small_letters(kind):
     model = model_with_body(kind, 'r = Einsum <equation = "bAc,cI->bAI"> (x, w)', (6, 5), WEIGHTS)
-    assert set(equations(apply_pass(LowerCaseEquations(), model))) == {"bac,cd->bad"}
+    assert set(equations(apply_pass(lower_case_equations, model))) == {"bac,cd->bad"}
 
 
 def test_an_equation_with_more_axes_than_small_letters_stays():
@@ -31,7 +31,7 @@ def test_an_equation_with_more_axes_than_small_letters_stays():
         y = Einsum <equation = "{alphabet}A->A"> (input)
     }}"""
     model = model_of_text(graph)
-    assert equations(apply_pass(LowerCaseEquations(), model, batches=())) == [f"{alphabet}A->A"]
+    assert equations(apply_pass(lower_case_equations, model, batches=())) == [f"{alphabet}A->A"]
 
 
 def test_an_equation_that_a_function_is_given_stays():
@@ -40,4 +40,4 @@ def test_an_equation_that_a_function_is_given_stays():
         product <equation> (x, v) => (z) { z = Einsum <equation : string = @equation> (x, v) }"""
     graph = 'g (float[batch, 6, 5] input) => (float[] y) { y = local.product <equation = "bcI,Id->bcd"> (input, w) }'
     model = model_of_text(graph, WEIGHTS, function)
-    assert equations(apply_pass(LowerCaseEquations(), model)) == [None]
+    assert equations(apply_pass(lower_case_equations, model)) == [None]

@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body
 
-from enginewright.graph.passes.names import NameSqueezedAxes
+from enginewright.graph.passes.for_every_compiler import name_squeezed_axes
 
 
 def squeezes(model):
@@ -29,11 +29,11 @@ def squeeze_and_view(opset=20):
 
 
 def test_the_axes_of_a_squeeze_are_named_where_the_batch_varies():
-    assert axes_of(apply_pass(NameSqueezedAxes(), squeeze_and_view())) == [[2, 3]]
+    assert axes_of(apply_pass(name_squeezed_axes, squeeze_and_view())) == [[2, 3]]
 
 
 def test_openvino_then_builds_it_for_a_batch_that_may_be_one():
-    after, core = apply_pass(NameSqueezedAxes(), squeeze_and_view()), openvino.Core()
+    after, core = apply_pass(name_squeezed_axes, squeeze_and_view()), openvino.Core()
 
     def compiled(model):
         read = core.read_model(model.SerializeToString())
@@ -65,7 +65,7 @@ def test_a_squeeze_whose_axes_are_named_or_not_known_stays(before, opset):
     graph = f"g (float[batch, 1, 4] input) => (float[] y) {{ {before} y = Reshape (bare, flat) }}"
     model = model_of_text(graph, constants, opset=opset)
     wanted = [[value.name for value in node.inputs] for node in squeezes(model)]
-    after = apply_pass(NameSqueezedAxes(), model)
+    after = apply_pass(name_squeezed_axes, model)
     assert [[value.name for value in node.inputs] for node in squeezes(after)] == wanted
 
 
@@ -79,12 +79,12 @@ def test_a_size_that_only_an_old_files_weights_have_is_not_the_batch():
     model = model_of_text(graph, {"shape": np.array([-1, 4])})
     model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 1, 4), np.float32), "w"))
     onnx.checker.check_model(model)
-    assert [len(node.inputs) for node in squeezes(apply_pass(NameSqueezedAxes(), model))] == [1]
+    assert [len(node.inputs) for node in squeezes(apply_pass(name_squeezed_axes, model))] == [1]
 
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_the_axes_of_a_squeeze_in_a_body_are_named_there(kind):
     nodes = "p = GlobalAveragePool (x) b = Squeeze (p) r = Reshape (b, shape)"
     model = model_with_body(kind, nodes, (6, 4, 4), {"shape": np.array([-1, 6])})
-    after = apply_pass(NameSqueezedAxes(), model, batches=(5,))
+    after = apply_pass(name_squeezed_axes, model, batches=(5,))
     assert axes_of(after) == [[2, 3]] * (2 if kind == "If" else 1)

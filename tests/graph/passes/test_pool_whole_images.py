@@ -3,7 +3,7 @@ import pytest
 import torch
 from support.pass_checks import all_nodes, apply_pass, model_of_text, session_of
 
-from enginewright.graph.passes.pooling import PoolWholeImages
+from enginewright.graph.passes.for_every_compiler import pool_whole_images
 
 BEYOND = "kernel_shape = [8, 8], strides = [8, 8], ceil_mode = 1"
 
@@ -15,7 +15,7 @@ def pooling(kind, settings, sizes="batch, 3, 2, 4"):
 @pytest.mark.parametrize(("kind", "pytorch"), [("AveragePool", torch.nn.AvgPool2d), ("MaxPool", torch.nn.MaxPool2d)])
 def test_a_window_beyond_the_image_pools_all_of_it(kind, pytorch):
     counted = ", count_include_pad = 1" if kind == "AveragePool" else ""
-    changed = apply_pass(PoolWholeImages(), pooling(kind, BEYOND + counted))
+    changed = apply_pass(pool_whole_images, pooling(kind, BEYOND + counted))
     (node,) = all_nodes(changed)
     assert (node.op_type, len(node.attributes)) == (f"Global{kind}", 0)
     feeds = {"input": np.random.default_rng(0).normal(size=(2, 3, 2, 4)).astype(np.float32)}
@@ -33,5 +33,5 @@ def test_a_window_beyond_the_image_pools_all_of_it(kind, pytorch):
     ],
 )
 def test_other_pooling_stays(settings, sizes):
-    (node,) = all_nodes(apply_pass(PoolWholeImages(), pooling("AveragePool", settings, sizes)))
+    (node,) = all_nodes(apply_pass(pool_whole_images, pooling("AveragePool", settings, sizes)))
     assert node.op_type == "AveragePool"

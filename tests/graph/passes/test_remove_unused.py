@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, count_types, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.find import RemoveUnused
+from enginewright.graph.passes.find import remove_unused
 
 
 def constants_of(model):
@@ -11,7 +11,7 @@ def constants_of(model):
 
 def test_unread_nodes_and_constants_are_removed():
     graph = "g (float[batch, 2] input) => (float[] y) { a = Neg (input) b = Mul (a, w) y = Relu (input) }"
-    after = apply_pass(RemoveUnused(), model_of_text(graph, {"w": np.ones(2, np.float32), "v": np.float32(1)}))
+    after = apply_pass(remove_unused, model_of_text(graph, {"w": np.ones(2, np.float32), "v": np.float32(1)}))
     assert count_types(after) == {"Relu": 1}
     assert (len(after.graph.initializer), len(after.graph.value_info)) == (0, 0)
 
@@ -28,14 +28,14 @@ def test_unread_nodes_and_constants_are_removed():
 )
 def test_inputs_and_outputs_of_the_model_and_of_used_nodes_stay(graph):
     model = model_of_text(graph)
-    assert apply_pass(RemoveUnused(), model, batches=()) == round_trip(model)
+    assert apply_pass(remove_unused, model, batches=()) == round_trip(model)
 
 
 def test_a_weight_that_an_old_file_lists_as_an_input_stays():
     model = model_of_text(
         "g (float[batch, 2] input, float[2] w) => (float[] y) { y = Relu (input) }", {"w": np.ones(2, "f")}
     )
-    assert apply_pass(RemoveUnused(), model) == round_trip(model)
+    assert apply_pass(remove_unused, model) == round_trip(model)
 
 
 @pytest.mark.parametrize("kind", BODIES)
@@ -43,7 +43,7 @@ def test_unread_nodes_of_a_body_are_removed_with_the_constants_that_only_they_re
     model = model_with_body(
         kind, "a = Mul (x, w) b = Neg (x) r = Add (x, v)", (3,), {"w": np.ones(3, "f"), "v": np.ones(3, "f")}
     )
-    after = apply_pass(RemoveUnused(), model)
+    after = apply_pass(remove_unused, model)
     assert "Mul" not in count_types(after)
     assert {tensor.name for tensor in after.graph.initializer} == {"v"}
 
@@ -54,7 +54,7 @@ def test_unread_constants_of_a_body_are_removed():
         g (float[batch, 1] input) => (float[] y) {{
             y = If (yes) <then_branch = a () => {body}, else_branch = b () => {body}>
         }}"""
-    after = apply_pass(RemoveUnused(), model_of_text(graph, {"yes": True}))
+    after = apply_pass(remove_unused, model_of_text(graph, {"yes": True}))
     assert constants_of(after) == {"yes", "v"}
     branches = [attribute.g for attribute in after.graph.node[0].attribute]
     assert [[tensor.name for tensor in branch.initializer] for branch in branches] == [["v"], ["v"]]
@@ -70,7 +70,7 @@ def test_nodes_that_only_an_unread_if_reads_are_removed_with_it():
             >
             y = Relu (input)
         }"""
-    after = apply_pass(RemoveUnused(), model_of_text(graph, {"yes": True, "w": np.ones(1, np.float32)}))
+    after = apply_pass(remove_unused, model_of_text(graph, {"yes": True, "w": np.ones(1, np.float32)}))
     assert count_types(after) == {"Relu": 1}
     assert not after.graph.initializer
 
@@ -78,4 +78,4 @@ def test_nodes_that_only_an_unread_if_reads_are_removed_with_it():
 def test_unread_nodes_of_a_function_are_removed():
     function = '<domain: "local", opset_import: ["": 20]> f (x) => (z) { a = Relu (x) z = Neg (x) }'
     model = model_of_text("g (float[batch, 2] input) => (float[] y) { y = local.f (input) }", functions=function)
-    assert count_types(apply_pass(RemoveUnused(), model)) == {"f": 1, "Neg": 1}
+    assert count_types(apply_pass(remove_unused, model)) == {"f": 1, "Neg": 1}

@@ -22,8 +22,7 @@ from support.pass_checks import (
 )
 
 from enginewright.graph.passes import apply_passes, rewrite_graph
-from enginewright.graph.passes.pooling import PadBeforePooling
-from enginewright.graph.passes.spell_out import SpellOutHardSwish
+from enginewright.graph.passes.for_one_compiler import pad_before_pooling, spell_out_hard_swish
 
 NODES = """
     sum_scale = Add (x, x)
@@ -41,7 +40,7 @@ def flat():
 
 def rewritten(model):
     before = model.SerializeToString()
-    after = apply_passes(rewrite_graph(model), PadBeforePooling(), SpellOutHardSwish())  # and those of one compiler
+    after = apply_passes(rewrite_graph(model), pad_before_pooling, spell_out_hard_swish)  # and those of one compiler
     assert model.SerializeToString() == before
     require_same_results(model, after)
     return after

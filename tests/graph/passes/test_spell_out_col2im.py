@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, apply_pass, count_types, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.spell_out import SpellOutCol2Im
+from enginewright.graph.passes.for_one_compiler import spell_out_col2im
 
 
 def folding(image, block, channels=2, **settings):
@@ -40,7 +40,7 @@ FOLDINGS = {
 @pytest.mark.parametrize("name", FOLDINGS)
 def test_it_computes_the_same(name):
     image, block, settings = FOLDINGS[name]
-    counts = count_types(apply_pass(SpellOutCol2Im(), folding(image, block, **settings)))
+    counts = count_types(apply_pass(spell_out_col2im, folding(image, block, **settings)))
     assert counts == {"Reshape": 1, "ConvTranspose": 1} | ({"Pad": 1} if "beyond" in name else {})
 
 
@@ -48,7 +48,7 @@ def test_it_computes_the_same(name):
 def test_it_is_spelled_out_in_a_body(kind):
     sizes = {"image": np.array([4, 4]), "block": np.array([2, 2])}
     nodes = "r = Col2Im <strides = [2, 2]> (x, image, block)"
-    assert "Col2Im" not in count_types(apply_pass(SpellOutCol2Im(), model_with_body(kind, nodes, (8, 4), sizes)))
+    assert "Col2Im" not in count_types(apply_pass(spell_out_col2im, model_with_body(kind, nodes, (8, 4), sizes)))
 
 
 def test_it_stays_where_the_size_of_the_image_is_computed():
@@ -59,4 +59,4 @@ def test_it_stays_where_the_size_of_the_image_is_computed():
         y = Col2Im <strides = [2, 2]> (input, image, block)
     }"""
     model = model_of_text(graph, {"two": np.array([2]), "block": np.array([2, 2])})
-    assert apply_pass(SpellOutCol2Im(), model) == round_trip(model)
+    assert apply_pass(spell_out_col2im, model) == round_trip(model)

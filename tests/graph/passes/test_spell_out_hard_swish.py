@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, apply_pass, autocast, count_types, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.spell_out import SpellOutHardSwish
+from enginewright.graph.passes.for_one_compiler import spell_out_hard_swish
 
 
 def convolution_and_swish():
@@ -16,7 +16,7 @@ def convolution_and_swish():
 
 
 def test_hard_swish_becomes_a_hard_sigmoid_and_a_product():
-    after = apply_pass(SpellOutHardSwish(), convolution_and_swish())
+    after = apply_pass(spell_out_hard_swish, convolution_and_swish())
     assert count_types(after) == {"Conv": 1, "HardSigmoid": 1, "Mul": 1}
 
 
@@ -25,12 +25,12 @@ def test_another_domains_hard_swish_stays():
     model = model_of_text(
         "g (float[batch, 2] input) => (float[] y) { y = local.HardSwish (input) }", functions=function
     )
-    assert apply_pass(SpellOutHardSwish(), model) == round_trip(model)
+    assert apply_pass(spell_out_hard_swish, model) == round_trip(model)
 
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_hard_swish_in_a_body_is_spelled_out_there(kind):
-    after = apply_pass(SpellOutHardSwish(), model_with_body(kind, "h = HardSwish (x) r = HardSwish (h)", (3, 4)))
+    after = apply_pass(spell_out_hard_swish, model_with_body(kind, "h = HardSwish (x) r = HardSwish (h)", (3, 4)))
     counts = count_types(after)
     assert "HardSwish" not in counts
     assert counts["HardSigmoid"] == counts["Mul"] == (4 if kind == "If" else 2)
@@ -53,7 +53,7 @@ def test_hard_swish_in_a_function_is_spelled_out_there(nodes):
     model = model_of_text(
         "g (float[batch, 2] input) => (float[batch, 2] y) { y = local.swish (input) }", functions=function
     )
-    counts = count_types(apply_pass(SpellOutHardSwish(), model))
+    counts = count_types(apply_pass(spell_out_hard_swish, model))
     assert counts["HardSigmoid"] == counts["Mul"] == count_types(model)["HardSwish"]
     assert "HardSwish" not in counts
 
@@ -69,5 +69,5 @@ def test_nvidias_parser_then_reads_it_in_bf16(tmp_path):
         return [parser.get_error(index).desc() for index in range(parser.num_errors)]
 
     model = convolution_and_swish()
-    assert errors(apply_pass(SpellOutHardSwish(), model)) == []
+    assert errors(apply_pass(spell_out_hard_swish, model)) == []
     assert "HardSwish" in str(errors(model))  # once this fails, the pass can go

@@ -3,8 +3,8 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import BODIES, apply_pass, autocast, count_types, model_of_text, model_with_body
 
-from enginewright.graph.passes.find import RemoveUnused
-from enginewright.graph.passes.pooling import ReshapeStridedCopies
+from enginewright.graph.passes.find import remove_unused
+from enginewright.graph.passes.for_every_compiler import reshape_strided_copies
 
 COPY = """
     shape = Shape <start = {batch_axis}, end = {after_batch}> ({counted})
@@ -45,12 +45,12 @@ def pooled_copy(channels=6, nodes=None, **constants):
     return model_of_text(graph, copy_constants(channels, **constants) | {"axes": [-1, -2], "w": weights})
 
 
-def without_unused():
-    return ir.passes.Sequential(ReshapeStridedCopies(), RemoveUnused())
+def reshape_and_clean(model):
+    return any([reshape_strided_copies(model), remove_unused(model)])
 
 
 def test_a_copy_by_strides_becomes_a_reshape():
-    after = apply_pass(without_unused(), pooled_copy())
+    after = apply_pass(reshape_and_clean, pooled_copy())
     assert count_types(after) == {"Conv": 1, "ReduceMean": 1, "Relu": 1, "Reshape": 1}
     assert {tensor.name for tensor in after.graph.initializer} == {"axes", "w", "copied.shape"}
 
@@ -75,7 +75,7 @@ def test_a_copy_by_strides_becomes_a_reshape():
 def test_a_gather_of_anything_else_stays(other):
     model = pooled_copy(**other)
     read = ir.from_proto(model)
-    assert not ReshapeStridedCopies()(read).modified
+    assert not reshape_strided_copies(read)
     assert count_types(ir.to_proto(read)) == count_types(model)
 
 
@@ -83,7 +83,7 @@ def test_a_gather_along_another_axis_stays():
     model = pooled_copy()
     (gather,) = [node for node in model.graph.node if node.op_type == "Gather"]
     gather.attribute[0].i = 1
-    assert not ReshapeStridedCopies()(ir.from_proto(model)).modified
+    assert not reshape_strided_copies(ir.from_proto(model))
 
 
 def test_a_batch_of_unknown_size_is_not_taken_for_the_inputs():
@@ -91,14 +91,14 @@ def test_a_batch_of_unknown_size_is_not_taken_for_the_inputs():
     for value in (*model.graph.input, *model.graph.value_info):
         if value.name in ("input", "mean"):
             value.type.tensor_type.shape.dim[0].Clear()
-    assert not ReshapeStridedCopies()(ir.from_proto(model)).modified
+    assert not reshape_strided_copies(ir.from_proto(model))
 
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_a_copy_in_a_body_becomes_a_reshape_there(kind):
     nodes = copy_nodes(source="x") + "seen = Relu (copied) r = Reshape (seen, rows)"
     model = model_with_body(kind, nodes, (6, 1, 1), copy_constants() | {"rows": [-1, 6]})
-    counts = count_types(apply_pass(without_unused(), model))
+    counts = count_types(apply_pass(reshape_and_clean, model))
     assert counts["Reshape"] == (4 if kind == "If" else 2)
     assert not {"Gather", "Range", "Shape"} & set(counts)
 
@@ -106,6 +106,6 @@ def test_a_copy_in_a_body_becomes_a_reshape_there(kind):
 def test_autocast_then_casts_at_both_ends_only(tmp_path):
     """AutoCast keeps a Gather with large indices in float32, as every operator on large numbers."""
     model = pooled_copy(channels=600)
-    after = apply_pass(without_unused(), model)
+    after = apply_pass(reshape_and_clean, model)
     assert count_types(autocast(after, "fp16", tmp_path))["Cast"] == 2
     assert count_types(autocast(model, "fp16", tmp_path))["Cast"] > 2

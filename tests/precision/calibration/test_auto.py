@@ -8,6 +8,7 @@ from enginewright.core.params.precisions import METHODS, CalibrationParams
 from enginewright.precision.calibration.auto import Trial, choose_by_outputs, choose_ranges, error_of
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.dialect import dialect_of
+from enginewright.precision.floats import nodes_in_floats
 
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
 FEW_LARGE = np.float32(40)  # what a few numbers of `a` and `b` reach, the others are below 1
@@ -133,3 +134,27 @@ def test_kept_nodes_are_exact():
     model = model_of_text("g (float[n,16] a) => (float[n,16] y) { y = MatMul (a, w) }", {"w": W})
     model.graph.node[0].name = "product"
     assert Trial(model, LOWEST, {"product"}).groups == []
+
+
+class Few:
+    """Samples of two stacks of matrices."""
+
+    def __len__(self):
+        return 8
+
+    def read_at(self, places):
+        rng = np.random.default_rng(0)
+        return {name: rng.uniform(-1, 1, (8, 32, 32)).astype(np.float32)[places] for name in "ab"}
+
+
+@pytest.mark.parametrize(("instructions", "is_rounded"), [("avx512_vnni", True), ("avx2", False)])
+def test_what_conversion_leaves_in_floats_is_exact(instructions, is_rounded):
+    """A product of two activations, which overflows where bytes are added in 16 bits."""
+    graph = model_of_text("g (float[n,32,32] a, float[n,32,32] b) => (float[n,32,32] y) { y = MatMul (a, b) }")
+    graph.graph.node[0].name = "product"
+    wanted = dialect_of("openvino", "cpu", instructions)
+    histograms = measure(graph, [Few().read_at(np.arange(8))], bins=2048)
+    params = CalibrationParams(method="auto", percentile=99.9, bins=2048, batch=8, file=None)
+    found = choose_ranges(graph, histograms, Few(), params, wanted)
+    assert (nodes_in_floats("int8", graph, found.amax, wanted, wanted.rest) == {}) == is_rounded
+    assert (found.costs["max"] > 0) == is_rounded

@@ -5,12 +5,13 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginewright.engine.record import LayerTime
-from enginewright.precision.mixing.records import cheapest_way, ways_worth_trying
 from enginewright.precision.mixing.traces import (
     Parts,
     blocks_of,
-    layers_on_way,
+    cheapest_assignment,
+    layers_of,
     median_times,
+    mixes_worth_trying,
     places_of,
     share_named,
     times_of_blocks,
@@ -75,9 +76,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("int8", "bf16", "fp32", "price", "way"), WAYS.values(), ids=list(WAYS))
-def test_the_cheapest_way_pays_for_each_change_of_type(int8, bf16, fp32, price, way):
-    assert cheapest_way({"int8": int8, "bf16": bf16, "fp32": fp32}, price) == tuple(way.split())
+@pytest.mark.parametrize(("int8", "bf16", "fp32", "price", "assignment"), WAYS.values(), ids=list(WAYS))
+def test_the_cheapest_assignment_pays_for_each_change_of_type(int8, bf16, fp32, price, assignment):
+    assert cheapest_assignment({"int8": int8, "bf16": bf16, "fp32": fp32}, price) == tuple(assignment.split())
 
 
 def test_ways_that_mix_nothing_are_not_worth_trying():
@@ -87,13 +88,13 @@ def test_ways_that_mix_nothing_are_not_worth_trying():
         ([100, 102, 100], [200, 100, 200], []),
         ([100, 110, 100], [200, 100, 200], [("int8", "fp32", "int8")]),
     ):
-        assert ways_worth_trying({"int8": int8, "fp32": fp32}) == ways
+        assert mixes_worth_trying({"int8": int8, "fp32": fp32}) == ways
 
 
 def test_parts_are_timed_and_named_in_each_type():
     turns = [{"int8": [1, 2, 4], "bf16": [10, 20, 40], "fp32": [100, 200, 400 + more]} for more in (0, 2, 8)]
-    way, parts = ("int8", "fp32", "bf16"), Parts([("a",), ("b", "c"), ("d",)], {})
-    assert layers_on_way(way, turns).tolist() == [[1, 200, 40]] * 3
+    assignment, parts = ("int8", "fp32", "bf16"), Parts([("a",), ("b", "c"), ("d",)], {})
+    assert layers_of(assignment, turns).tolist() == [[1, 200, 40]] * 3
     assert parts.timed(median_times(turns))[2].milliseconds == {"int8": 4, "bf16": 40, "fp32": 402}
-    assert parts.floating(way) == {"fp32": ("b", "c"), "bf16": ("d",)}
+    assert parts.floating(assignment) == {"fp32": ("b", "c"), "bf16": ("d",)}
     assert parts.floating(parts.all_in("bf16")) == {"bf16": ("a", "b", "c", "d")}

@@ -7,33 +7,32 @@ import pytest
 from support.mixes import mix_with
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.precision.mixing.choice import choose
-from enginewright.precision.mixing.race import Made
-from enginewright.precision.mixing.records import Mix, Times, in_words
+from enginewright.precision.mixing.race import Made, choose
+from enginewright.precision.mixing.records import Mix, Speedup, in_words
 
 TYPES = ("int8", "bf16", "fp32")
 WAYS = [*((each, each) for each in TYPES), ("int8", "bf16"), ("bf16", "fp32")]
 LAYERS = [
     np.array(each) for each in ([[10, 10], [10, 12]], [[20, 5]] * 2, [[30, 6]] * 2, [[10, 5]] * 2, [[20, 10], [20, 12]])
 ]
-FAST, EVEN, SLOW = (Times(middle=each, low=each - 0.02, high=each + 0.02) for each in (1.2, 1.01, 0.8))
+FAST, EVEN, SLOW = (Speedup(middle=each, low=each - 0.02, high=each + 0.02) for each in (1.2, 1.01, 0.8))
 
 
 def races(laps, *speeds):
     """Return races in which the candidates have these speeds, and laps give this result."""
 
-    def times_over(rival, number):
-        middle = speeds[number] / speeds[rival]
-        return Times(middle=middle, low=middle - 0.01, high=middle + 0.01)
+    def factor(number, rival, confidence, rng):
+        middle = speeds[int(number)] / speeds[int(rival)]
+        return middle, middle - 0.01, middle + 0.01
 
     return SimpleNamespace(
-        race_all=lambda numbers, seconds: SimpleNamespace(times_over=times_over),
+        race_all=lambda numbers, seconds: SimpleNamespace(factor=factor),
         laps_of=lambda rival, number, seconds: laps,
     )
 
 
 def chosen(raced, used=(0.1, 0, 0, 0.1, 0.1), traces=None, ways=WAYS):
-    made = [Made(way, "an engine", each) for way, each in zip(ways, used, strict=True)]
+    made = [Made(assignment, "an engine", each) for assignment, each in zip(ways, used, strict=True)]
     found = choose("best", TYPES, made, LAYERS, raced, 1.0)
     return mix_with(TYPES, traces, blocks=(), floating={}, made_as=found.made_as, **found._asdict())
 

@@ -15,12 +15,13 @@ from enginewright.engine.record import EngineRecord, LayerTime
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.measure.speed_records import Trace
-from enginewright.precision.mixing.race import Raced, Races
-from enginewright.precision.mixing.records import MIX, Mix, Times
-from enginewright.precision.mixing.traces import Here, layers_in_turns, read_traces
+from enginewright.measure.records import Trace
+from enginewright.pipeline import mix as module
+from enginewright.precision.mixing import race
+from enginewright.precision.mixing.race import Races
+from enginewright.precision.mixing.records import MIX, Mix, Speedup
+from enginewright.precision.mixing.traces import Bench, layers_in_turns, read_traces
 from enginewright.precision.rescue.records import RESCUE, Rescue
-from stages import mix as module
 
 GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
     [one] a = Gemm (input, w, wb) b = Relu (a) [two] c = Gemm (b, v, vb) d = Relu (c) [three] logits = Gemm (d, u, ub)
@@ -71,23 +72,25 @@ def test_from_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     lay_over("mix: {best: {floating: bf16}}")
     monkeypatch.setattr(module, "require_executed", lambda *given: None)
     with monkeypatch.context() as none:  # nothing is traced anew where there is no mix
-        none.setattr(module, "ways_worth_trying", lambda times: [])
+        none.setattr(module, "mixes_worth_trying", lambda times: [])
         none.delattr(module, "layers_in_turns")
         run_stages(monkeypatch, "mix", only="best")
     assert Mix.read(Path("artifacts/mixed/best.json")).mixed is None
-    monkeypatch.setattr(module, "ways_worth_trying", lambda times: [("int8", "bf16", "fp32")])
+    monkeypatch.setattr(module, "mixes_worth_trying", lambda times: [("int8", "bf16", "fp32")])
     monkeypatch.setattr(
-        Raced, "times_over", lambda self, rival, number: Times(middle=1 + number, low=1 + number, high=1 + number)
+        race,
+        "raced_speedup",
+        lambda timings, rival, number: Speedup(middle=1 + number, low=1 + number, high=1 + number),
     )
     monkeypatch.setattr(module, "layers_in_turns", lambda *given: [np.array([[each]]) for each in (3.0, 2.9, 2.7, 1.8)])
-    monkeypatch.setattr(Races, "laps_of", lambda *given: Times(middle=1.0, low=0.9, high=1.1))
+    monkeypatch.setattr(Races, "laps_of", lambda *given: Speedup(middle=1.0, low=0.9, high=1.1))
     run_stages(monkeypatch, "mix", "convert", only="best")
     mix = Mix.read(Path("artifacts/converted/best") / MIX)
     assert (mix.types, mix.delivers, mix.rival) == (("int8", "bf16", "fp32"), False, "fp32")
     assert_is("fp32")
 
     # A mix that wins.
-    monkeypatch.setattr(Races, "laps_of", lambda *given: Times(middle=1.2, low=1.1, high=1.3))
+    monkeypatch.setattr(Races, "laps_of", lambda *given: Speedup(middle=1.2, low=1.1, high=1.3))
     run_stages(monkeypatch, "mix", "convert", "build", only="best")
     mix = Mix.read(Path("artifacts/converted/best") / MIX)
     assert (mix.delivers, mix.rival, mix.promised.middle) == (True, "fp32", 1.5)
@@ -129,7 +132,7 @@ def trace(tmp_path, machine):
             there = machine.model_copy(update=of_int8 if name == "int8" else {})
             Trace(precision=own, machine=there, batch=batch, calls=1, layers=layers).write(folder / f"{name}.json")
         places = {"a": 0, "b": 0, "c": 1}
-        here = Here(machine.model_copy(update={"runtime": runtime}), inference=None, samples=None, batch=8)
+        here = Bench(machine.model_copy(update={"runtime": runtime}), inference=None, samples=None, batch=8)
         return read_traces(str(folder), ("int8", "bf16", "fp32"), "best", places, tmp_path / "data/traces", here)
 
     return made
@@ -167,6 +170,6 @@ def test_engines_whose_calls_are_long_are_traced_in_fewer_turns(seconds, turns, 
     layer = LayerTime(name="a", kind="", precision="int8", computes=True, milliseconds=1.0)
     monkeypatch.setattr(f"{layers_in_turns.__module__}.monotonic", lambda: next(now))
     monkeypatch.setattr(f"{layers_in_turns.__module__}.time_layers", lambda *given: [layer])
-    here = Here(machine=None, inference=None, samples=None, batch=8)
+    here = Bench(machine=None, inference=None, samples=None, batch=8)
     one, other = layers_in_turns([Path("one"), Path("other")], here)
     assert one.shape == other.shape == (turns, 1)

@@ -24,7 +24,7 @@ from enginewright.precision.rescue.records import (
     open_rescued,
     write_rounded,
 )
-from enginewright.precision.rescue.rescue import LOST, Attempts, Fitting, Loss, Trial, find_rescues
+from enginewright.precision.rescue.rescue import LOST, Attempts, Confirmation, Fitting, Loss, find_rescues
 
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -105,7 +105,7 @@ def test_the_fewest_that_help_are_kept(errors, kept):
 
 def test_what_is_asked_for_by_name_is_tried_and_must_be_possible():
     close = {(): 0.009, EQUALIZE: 0.005, ROUND: 0.004, BOTH: 0.003}
-    assert judged(close, named=True).record.kept == BOTH
+    assert judged(close, named=True)[0].kept == BOTH
     with pytest.raises(EnginewrightError, match=r"precisions\.int8\.rescue: equalize does not apply to this graph, in"):
         judged({(): 0.1, EQUALIZE: None}, named=True)
 
@@ -135,9 +135,11 @@ def eight(attempts):
 
 def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_path):
     attempts, given = project
-    trial = Trial(load_graph(given.graph), attempts.samples)
+    trial = Confirmation(load_graph(given.graph), attempts.samples)
     assert (trial.fitted, trial.confirmed) == (10, 11)
-    assert [len(feeds["input"]) for feeds in Trial(load_graph(given.graph), attempts.samples, batch=4).fitting.few] == [
+    assert [
+        len(feeds["input"]) for feeds in Confirmation(load_graph(given.graph), attempts.samples, batch=4).fitting.few
+    ] == [
         4,
         4,
         2,
@@ -159,7 +161,7 @@ def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_pat
 def test_weights_in_a_file_of_their_own_lose_as_much(project, monkeypatch):
     """Weights in int8 may be few enough for one file and made from more, as those of ViT-H/14 are."""
     attempts, given = project
-    trial = Trial(load_graph(given.graph), attempts.samples)
+    trial = Confirmation(load_graph(given.graph), attempts.samples)
 
     def losses():
         made = given, attempts.round(given, eight(attempts)), attempts.equalize(given, eight(attempts))
@@ -183,7 +185,7 @@ def test_a_graph_that_returns_no_numbers_has_an_error_that_can_be_written(projec
         if tensor.name == "b1":
             tensor.CopyFrom(numpy_helper.from_array(np.full(32, np.nan, np.float32), "b1"))
     record, _ = find_rescues(
-        "int8", given, {}, False, Trial(load_graph(given.graph), attempts.samples), write=lambda _: lost
+        "int8", given, {}, False, Confirmation(load_graph(given.graph), attempts.samples), write=lambda _: lost
     )
     record.write(tmp_path / RESCUE)
     assert Rescue.read(tmp_path / RESCUE).error == LOST

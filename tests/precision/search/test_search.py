@@ -8,7 +8,7 @@ import pytest
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Thresholds
 from enginewright.precision.search import search as journal_module
-from enginewright.precision.search.records import AIM, Layer, Search, Step, in_words, spared_layers
+from enginewright.precision.search.records import AIM, Search, SearchedLayer, Step, in_words, spared_layers
 from enginewright.precision.search.search import Journal, find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
@@ -22,7 +22,8 @@ class MadeUp:
         """`told` is what layers seem to lose alone. Samples that choose nothing lose `others` times as much."""
         self.others = others
         self.losses, self.told = losses, told
-        self.limits = Thresholds(cosine=0.9, relative_error=allowed, agreement=0.9, metric_drop=0.1)
+        limits = Thresholds(cosine=0.9, relative_error=allowed, agreement=0.9, metric_drop=0.1)
+        self.checks = SimpleNamespace(limits=limits)
         self.asked, self.dies_at = [], dies_at
 
     def losses_alone(self, layers):
@@ -44,8 +45,8 @@ class MadeUp:
             metric_drop=None,
             looked_at=16,
             changed={},
-            used=error / self.limits.relative_error,
-            at_most=self.others * error / self.limits.relative_error,
+            used=error / self.checks.limits.relative_error,
+            at_most=self.others * error / self.checks.limits.relative_error,
         )
 
 
@@ -169,7 +170,7 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
         )
         for count, used in path
     )
-    layers = tuple(Layer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in names)
+    layers = tuple(SearchedLayer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in names)
     found = Search(
         precision="int8",
         calibration="",

@@ -7,17 +7,17 @@ from onnx import TensorProto
 from support.paths import ROOT
 from support.small_project import lay_over
 
+from enginewright.core.params.all import Params
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import load_graph
+from enginewright.pipeline.graphs import convert, rescue
+from enginewright.pipeline.ranges import calibrate
+from enginewright.pipeline.search import search
 from enginewright.precision.calibration import answers
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search import search as journal
 from enginewright.precision.search.records import AIM, SEARCH, Search
-from stages.calibrate import calibrate
-from stages.convert import convert
-from stages.rescue import rescue
-from stages.search import search
 
 RECIPE = """
 calibration: {method: max}
@@ -48,11 +48,12 @@ def test_fp8_leaves_out_what_its_search_spares(tiny_onnx, samples, tmp_path, mon
     dialect_of("openvino", "cpu", "avx512_vnni").write(dialect)
     BoxesInGraph().write(boxes)
 
-    calibrate(Path("data"), simplified, samples.folder, dialect, calibrated)
-    rescue("fp8", simplified, calibrated, samples.folder, dialect, rescued / "fp8")
+    params = Params.read()
+    calibrate(params, Path("data"), simplified, samples.folder, dialect, calibrated)
+    rescue(params, "fp8", simplified, calibrated, samples.folder, dialect, rescued / "fp8")
     given = samples.folder, dialect
-    search("fp8", simplified, calibrated, rescued / "fp8", *given, code, searched / "fp8.json")
-    convert("fp8", simplified, searched, calibrated, rescued, *given, boxes, Path("fp8"))
+    search(params, "fp8", simplified, calibrated, rescued / "fp8", *given, code, searched / "fp8.json")
+    convert(params, "fp8", simplified, searched, calibrated, rescued, *given, boxes, Path("fp8"))
 
     found, rescued_by = Search.read(Path("fp8") / SEARCH), Rescue.read(Path("fp8") / RESCUE)
     assert (found.precision, rescued_by.kept) == ("fp8", ())  # weights in float8 are not rounded to bytes

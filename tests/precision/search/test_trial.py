@@ -11,10 +11,11 @@ from enginewright.core.params.precisions import Thresholds
 from enginewright.data.sample_set import MANIFEST, TRUTH, SampleSet, input_file
 from enginewright.graph.as_written import open_as_written, run_as_written, run_graph
 from enginewright.graph.onnx_file import load_graph
+from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.search import checks
-from enginewright.precision.search.checks import FIRST, LOST
-from enginewright.precision.search.trials import Rounding, Trial
+from enginewright.precision.search.checks import FIRST, LOST, Checks
+from enginewright.precision.search.trials import LayerTrial, Rounding
 from enginewright.precision.write_int8 import Range, write_int8
 from enginewright.tasks.choose import task_of
 
@@ -41,10 +42,12 @@ def try_layers(tiny_onnx, samples):
             graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
         rounding = Rounding(ranges, frozenset(), 64, {}, "int8", exact_sums=True)
         convert = partial(write_int8, graph, ranges, largest_weight=64)
-        trial = Trial(graph, rounding, convert, samples, task, limits, known=known, held=held)
+        found = Checks(graph, samples, Judge(task, samples.truth, limits), known, held)
+        trial = LayerTrial(found, rounding, convert)
+        found.check, found.losses_alone = trial.check, trial.losses_alone
         if run_with:
-            trial.check = lambda spared, work: trial.check_run(run_with(spared), len(spared), work)
-        return trial
+            found.check = lambda spared, work: found.check_run(run_with(spared), len(spared), work)
+        return found
 
     return made
 

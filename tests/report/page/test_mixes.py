@@ -6,13 +6,13 @@ import pytest
 from support.findings import summary_of
 from support.mixes import mix_with
 
-from enginewright.precision.mixing.records import BlockTimes, Candidate, Times
+from enginewright.precision.mixing.records import BlockTimes, Candidate, Speedup
 from enginewright.report.page.choices import blocks_table, candidates_table
 from enginewright.report.verdict import recommend, verdict_on
 
 
 def times(middle):
-    return Times(middle=middle, low=middle - 0.1, high=middle + 0.1)
+    return Speedup(middle=middle, low=middle - 0.1, high=middle + 0.1)
 
 
 def mixed(delivered, floating=(), traces=None, types=("int8", "fp32")):
@@ -21,8 +21,8 @@ def mixed(delivered, floating=(), traces=None, types=("int8", "fp32")):
         for one in range(2)
     ]
     candidates = [
-        Candidate(way=way, used=0.125, promised=times(1.4), raced=None if traces else 1.3)
-        for way in (*((each, each) for each in types), ("int8", "fp32"))
+        Candidate(assignment=assignment, used=0.125, promised=times(1.4), raced=None if traces else 1.3)
+        for assignment in (*((each, each) for each in types), ("int8", "fp32"))
     ]
     return mix_with(
         types,

@@ -1,0 +1,51 @@
+"""Compile the graph of one precision for the target. The types in the graph decide the precision, not this stage."""
+
+from pathlib import Path
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
+from enginewright.core.files import new_folder
+from enginewright.core.params.all import Params
+from enginewright.core.user_files import user_plugins
+from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
+from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.machine import Target, lacking
+from enginewright.engine.record import REFUSED, Refusal
+from enginewright.engine.tools import write_comparison
+
+
+def build(
+    params: Params,
+    precision: PrecisionName,
+    converted: Path,
+    target: Path,
+    validation: Path,
+    plugins: Path,
+    engine: Path,
+) -> None:
+    """Write the engine's files and engine.json. If the compiler refuses a precision that a GPU lacks, write
+    refused.json instead of failing, so that the other precisions go on."""
+    wanted, how, samples = Target.read(target), params.build, SampleSet.open(validation)
+    user_plugins(how.tensorrt.plugins, plugins)
+    try:
+        graph = DescribedGraph(
+            precision,
+            converted / "model.onnx",
+            samples.manifest,
+            scores=params.model.scores,
+            boxes=params.model.boxes,
+            tokenizer=validation / TOKENIZER if samples.manifest.text else None,
+            example=samples.cycled(how.profile.batch.min),
+        )
+        record = build_engine(graph, wanted, how, engine)
+        write_comparison(record, converted / "model.onnx", checked_feeds(samples, how.profile), engine)
+    except EnginewrightError as error:
+        if not (without := lacking(wanted, precision)):
+            raise
+        why = f"compute capability {', '.join(without)} does not have {precision}; {error}"
+        with new_folder(engine) as unfinished:
+            Refusal(precision=precision, why=why).write(unfinished / REFUSED)
+        print(f"{precision}: not built: {why}")
+        return
+    executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
+    print(f"{precision}: {record.size_in_words} in {record.build_seconds:.1f} s; compute layers: {executed}")

@@ -1,0 +1,122 @@
+"""Mix int8 and float precisions, part by part, by the times of their layers; race what looks fast."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
+from enginewright.core.files import scratch_folder
+from enginewright.core.params.all import Params
+from enginewright.core.user_files import user_plugins
+from enginewright.data.sample_set import TOKENIZER, SampleSet
+from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.machine import Machine, Target
+from enginewright.engine.record import read_engine
+from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
+from enginewright.graph.onnx_file import load_graph
+from enginewright.measure.agreement import Judge
+from enginewright.measure.timing import whole_machine
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.in_dialect import NOTHING, rewritten, types_to_mix
+from enginewright.precision.mixing.race import CandidateMaker, Races, choose, for_compiler, is_searched, open_int8
+from enginewright.precision.mixing.records import Mix, in_words
+from enginewright.precision.mixing.traces import (
+    Bench,
+    layers_in_turns,
+    layers_of,
+    median_times,
+    mixes_worth_trying,
+    parts_of,
+    read_traces,
+    require_executed,
+    trace_in_turns,
+)
+from enginewright.precision.search.checks import Checks
+from enginewright.targets.ray_cluster import whole_node
+from enginewright.tasks.choose import task_of
+
+
+def mix(
+    params: Params,
+    precision: PrecisionName,
+    simplified: Path,
+    calibrated: Path,
+    rescued: Path,
+    converted: Path,
+    engines: Path,
+    calibration: Path,
+    dialect: Path,
+    boxes: Path,
+    target: Path,
+    machine: Path,
+    plugins: Path,
+    traces: Path,
+    mixed: Path,
+) -> None:
+    """Write the answer, and all that it rests on. `converted` and `engines` have a folder for each precision."""
+    asked, keep, how, build = params.mix[precision], params.precisions["int8"].keep, params.model, params.build
+    samples, wanted, in_graph = SampleSet.open(calibration), Dialect.read(dialect), BoxesInGraph.read(boxes)
+    types = types_to_mix(asked.floating, keep, wanted)  # the first two have engines; a third one is fp32
+    user_plugins(build.tensorrt.plugins, plugins)
+    if not len(samples):
+        raise EnginewrightError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
+    for name in types[:2]:
+        require_executed(read_engine(engines / name), precision)
+    this, known = Machine.read(machine), samples.manifest
+    bench = Bench(this, params.inference.on(this.cores), samples.tuned(build.profile), build.profile.batch.opt)
+    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
+    tokenizer = samples.folder / TOKENIZER if known.text else None
+    compiled_for, example = Target.read(target), samples.cycled(build.profile.batch.min)
+
+    def build_mix(graph: Path, engine: Path) -> None:
+        described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
+        build_engine(described, compiled_for, build, engine)
+
+    given = open_int8(converted / "int8", simplified, calibrated, rescued, samples)
+    with scratch_folder() as folder:
+        source = for_compiler(given, samples, wanted, keep, folder)
+        graph = load_graph(source.graph)
+        parts = parts_of(graph, source)
+        elsewhere = read_traces(asked.traces, types, precision, parts.places, traces, bench) if asked.traces else None
+        types = elsewhere.types if elsewhere else types
+        limits = params.precisions[precision].thresholds
+        checks = Checks(choose_in_graph(graph, in_graph), samples, Judge(task, samples.truth, limits))
+        maker = CandidateMaker(source, parts, in_graph, checks, build_mix)
+        made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
+        if "fp32" in types[2:]:
+            exact = load_graph(simplified / "model.onnx")
+            changed = rewritten(exact, wanted, "fp32")
+            whole = exact if changed is None else changed
+            made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
+        pure = {name: each.engine for name, each in zip(types, made, strict=True)}
+        with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):
+            traced = elsewhere or trace_in_turns(precision, pure, parts.places, bench)
+        for number, assignment in enumerate(mixes_worth_trying(median_times(traced.times))):
+            made.append(maker.make(assignment, folder / str(number)))
+        candidates = [each.engine for each in made]
+        with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
+            races = None if asked.traces else Races(candidates, bench)
+            if races and len(made) > len(types):
+                layers = layers_in_turns(candidates, bench)
+            else:  # nothing is traced anew where there is no mix
+                layers = [layers_of(each.assignment, traced.times) for each in made]
+            choice = choose(precision, types, made, layers, races, asked.seconds)
+    keeps = {"int8": source.keep, "fp32": NOTHING, asked.floating: params.precisions[asked.floating].keep}
+    answer = Mix(
+        precision=precision,
+        types=traced.types,
+        machine=traced.machine.in_words(),
+        traces=asked.traces,
+        batch=bench.batch,
+        calibration=source.ranges.cache_sha256,
+        model=source.ranges.model_sha256,
+        blocks=parts.timed(median_times(traced.times)),
+        made_as=choice.made_as,
+        keep=keeps[choice.made_as],
+        is_searched=is_searched(converted / "int8"),
+        spared=tuple(source.spared),
+        floating=parts.floating(choice.taken) if choice.taken else {},
+        **choice._asdict(),
+    )
+    answer.write(mixed)
+    print(in_words(answer))

@@ -1,0 +1,134 @@
+"""Find the layers that must stay in floating point, so that a precision keeps its thresholds."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PRECISIONS, PrecisionName
+from enginewright.core.files import scratch_folder, sha256
+from enginewright.core.params.all import Params
+from enginewright.data.sample_set import MANIFEST, SampleSet
+from enginewright.graph.files import graph_sha256
+from enginewright.graph.onnx_file import load_graph
+from enginewright.measure.agreement import Judge
+from enginewright.precision.calibration.answers import kept_answers
+from enginewright.precision.calibration.cache import Calibration, require_tensors
+from enginewright.precision.calibration.calibrate import ranges_by
+from enginewright.precision.cast import require_kept_exist
+from enginewright.precision.dialect import Dialect
+from enginewright.precision.floats import doubt_in_words, floats_in_words, left_in_floats, shares_of_work
+from enginewright.precision.in_dialect import (
+    Ingredients,
+    is_written_here,
+    quantize_in_dialect,
+    rewritten,
+    value_ranges,
+)
+from enginewright.precision.placement import arithmetic_nodes
+from enginewright.precision.rescue.records import digest_of, digests_of, open_rescued
+from enginewright.precision.rescue.rescue import confirming
+from enginewright.precision.search.checks import Checks
+from enginewright.precision.search.records import Search, SearchedLayer, in_words
+from enginewright.precision.search.search import Journal, find_spared
+from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
+from enginewright.precision.write_int8 import tensors_in_int8, write_int8
+from enginewright.targets.ray_cluster import open_cluster
+from enginewright.tasks.choose import task_of
+
+
+def search(
+    params: Params,
+    precision: PrecisionName,
+    simplified: Path,
+    calibrated: Path,
+    rescued: Path,
+    calibration: Path,
+    dialect: Path,
+    code: Path,
+    found: Path,
+) -> None:
+    """Write which layers are spared, what each loses alone, and which sets were tried."""
+    samples, wanted, keep = SampleSet.open(calibration), Dialect.read(dialect), params.precisions[precision].keep
+    source, measured, rounded, spared = open_rescued(simplified, calibrated, rescued, samples)
+    if not len(samples):
+        raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
+    plain = load_graph(source)
+    require_kept_exist(keep, plain)
+    given = Ingredients(source, measured, samples.cycled(1), wanted, keep, spared, rounded)
+    graph = rewritten(plain, wanted, precision) or plain
+    known, how, held = samples.manifest, params.model, confirming(len(samples))
+    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
+    with open_cluster() as cluster, scratch_folder() as scratch:
+        question = (
+            *(graph_sha256(source), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(code)),
+            *(digests_of(rounded or {}), *spared, precision, wanted.model_dump(), keep.model_dump(), how.scores),
+            *(known.task, how.boxes.model_dump()),
+        )
+        # Sums may differ in their last bits with another number of threads.
+        journal = Journal.about(*question, cluster and cluster.threads)
+        ranges = _without(held, plain, measured, samples, journal)
+        rounding = _rounding(precision, graph, given, ranges)
+        layers = arithmetic_nodes(graph, rounding.kept)
+        work = shares_of_work(graph, layers, given.sample)
+        there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
+        convert = _converter(precision, given._replace(ranges=ranges), graph, rounding)
+        judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
+        checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there.exact if there else None)
+        trial = LayerTrial(checks, rounding, convert, there)
+        answer = find_spared(trial, work, journal, params.search[precision].seconds)
+        floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
+    operators = {node.name: node.op_type for node in graph.graph.node}
+    record = Search(
+        precision=precision,
+        calibration=measured.cache_sha256,
+        model=measured.model_sha256,
+        rescue=digest_of(rescued),
+        layers=tuple(
+            SearchedLayer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
+            for name in layers
+        ),
+        samples=(checks.chosen, checks.checked, len(held)),
+        path=answer.path,
+        spared=answer.spared,
+    )
+    record.write(found)
+    print(f"{precision}: {'; '.join(filter(None, (in_words(record), floats_in_words(floats))))}")
+    if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
+        print(doubt)
+
+
+def _without(
+    held: NDArray[np.int64], graph: onnx.ModelProto, ranges: Calibration, samples: SampleSet, journal: Journal
+) -> Calibration:
+    """Return the ranges without what these samples reach, so that they lose as much by what is cut as any others.
+    A file from elsewhere has not seen them, and a single sample is all there is."""
+    others = np.setdiff1d(np.arange(len(samples)), held)
+    if not ranges.is_measured or not len(others):
+        return ranges
+    question = ["ranges without", *held.tolist()]
+    found = journal.answer(question, lambda: ranges_by(ranges, graph, samples, others).model_dump(mode="json"))
+    return Calibration(**found)
+
+
+def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
+    """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
+    kept = given.kept(precision, graph)
+    require_tensors(given.ranges, tensors_in_int8(graph, kept, given.wanted.exact_sums))
+    largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
+    ranges, exact_sums = value_ranges(without, given.wanted), given.wanted.exact_sums
+    return Rounding(ranges, kept, largest, given.rounded or {}, precision, exact_sums)
+
+
+def _converter(
+    precision: str, given: Ingredients, graph: onnx.ModelProto, rounding: Rounding
+) -> Callable[[Collection[str]], onnx.ModelProto]:
+    """Return what writes the graph with some layers spared, as it will be converted."""
+    if is_written_here(precision, given.keep, given.wanted):
+        return lambda spared: write_int8(
+            graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded, rounding.exact_sums
+        )
+    return lambda spared: quantize_in_dialect(precision, given._replace(spared=[*given.spared, *spared]))[0]
