@@ -18,9 +18,8 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginewright.precision.cast import Conversion, require_kept_exist
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import left_in_floats
+from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.in_dialect import (
     Ingredients,
     cast_in_dialect,

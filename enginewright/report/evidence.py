@@ -19,8 +19,7 @@ from enginewright.measure.records import ENGINE, RUNS_FOR_P99, Benchmark, Latenc
 from enginewright.measure.timing import Factor
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
-from enginewright.precision.cast import Conversion
-from enginewright.precision.floats import Left
+from enginewright.precision.floats import Conversion, Left
 from enginewright.precision.mixing.records import MIX, Mix
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search.records import SEARCH, Search

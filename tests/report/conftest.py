@@ -25,7 +25,7 @@ from enginewright.measure.records import (
     Trace,
     Validation,
 )
-from enginewright.precision.cast import Conversion
+from enginewright.precision.floats import Conversion
 from enginewright.precision.mixing.records import MIX
 from enginewright.report.evidence import Evidence, Findings, gather_findings
 from enginewright.tasks.classification import Classification

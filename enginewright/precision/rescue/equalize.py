@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from enginewright.data.feeds import Feeds
 from enginewright.graph.as_written import open_as_written
+from enginewright.graph.passes.find import Inserter
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import FLOATS, PRODUCTS, is_average, setting
-from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Additions, Range, dtype_of
+from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Range, dtype_of
 
 ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}  # keep a positive factor of a channel, as averages and MaxPool do
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -89,7 +90,7 @@ def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Nod
     """Multiply by ones, which may become scales, what products of matrices read beside others that can take none.
     Return each Mul that is added, what it multiplies, and the ones."""
     reached = {node for seam in find_seams(model) for node, _ in seam.readers}
-    add, added = Additions(model), []
+    add, added = Inserter(model), []
     for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
         last, uses = len(value.shape or ()) - 1, value.uses()
         products = [(node, index) for node, index in uses if node.op_type != "Conv" and node.name not in kept]
@@ -97,11 +98,12 @@ def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Nod
         size = value.shape[last] if readers and value.shape else None
         if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
             continue
-        ones = add.constant(f"{value.name}.factors", np.ones(size, dtype_of(value)))
-        factors = add.node("Mul", [value, ones], f"{value.name}.divided")
-        factors.outputs[0].shape, factors.outputs[0].type = value.shape, value.type
+        ones = add.constant(readers[0], f"{value.name}.factors", np.ones(size, dtype_of(value)))
+        divided = add.value(f"{value.name}.divided")
+        divided.shape, divided.type = value.shape, value.type
+        factors = ir.node("Mul", [value, ones], outputs=[divided], name=divided.name)
         for node in readers:
-            node.replace_input_with(0, factors.outputs[0])
+            node.replace_input_with(0, divided)
         if maker := value.producer():
             maker.append([factors])
         else:

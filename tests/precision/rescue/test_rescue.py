@@ -10,7 +10,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph import data_apart
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.precision.calibration.answers import kept_answers
+from enginewright.precision.calibration.cache import kept_answers
 from enginewright.precision.calibration.calibrate import calibrate_graph
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.dialect import dialect_of
