@@ -36,14 +36,11 @@ def run_all(
     """
     chosen = np.arange(len(samples)) if chosen is None else chosen
     batches = samples.places(chosen, batch, whole)
-    shorter = _shapes_when_shorter(run, samples, [chosen[places] for places in batches])
+    asked = [chosen[places] for places in batches]
+    shorter = _shapes_when_shorter(run, samples, asked)
     kept: dict[str, _Kept] = {}
     left = len(chosen)
-    done = (
-        outputs(samples, [chosen[places] for places in batches])
-        if outputs
-        else (run(samples.read_at(chosen[places])) for places in batches)
-    )
+    done = outputs(samples, asked) if outputs else (run(samples.read_at(places)) for places in asked)
     with ExitStack() as opened:
         shown = progress(batches, label, len(batches), "batches") if label else batches
         for places, found in zip(shown, done, strict=True):

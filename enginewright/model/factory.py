@@ -112,8 +112,8 @@ def _require_usable(model: object, source: str) -> nn.Module:
 
 
 def make_from_timm(params: ModelParams, classes: int | None, pretrained: bool = False) -> nn.Module:
-    timm, name = _import_timm(), params.library_name
-    _require_known(timm, name)
+    name = params.library_name
+    timm = _timm_with(name)
     arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
     try:
         model: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
@@ -132,8 +132,7 @@ def make_from_timm(params: ModelParams, classes: int | None, pretrained: bool = 
 def published_preprocessing(name: str) -> tuple[str, dict[str, Any]] | None:
     """Return the full name of timm's weights for a model, and how they want images; None if it has no weights. Nothing
     is made or downloaded."""
-    timm = _import_timm()
-    _require_known(timm, name)
+    timm = _timm_with(name)
     try:
         config = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
@@ -185,11 +184,13 @@ def _one_or_both(sides: list[int]) -> int | list[int]:
     return sides[0] if len(set(sides)) == 1 else sides
 
 
-def _require_known(timm: Any, name: str) -> None:
+def _timm_with(name: str) -> Any:
+    timm = _import_timm()
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=1)
         hint = f"did you mean '{near[0]}'?" if near else "see timm.list_models()."
         raise EnginewrightError(f"model.source: timm has no model '{name}'; {hint}")
+    return timm
 
 
 def _import_timm() -> Any:
