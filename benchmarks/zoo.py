@@ -124,7 +124,7 @@ def change_params(changes: Row) -> None:
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, float]:
     """Run all stages before those of a precision, and return PyTorch's metrics, of which the first is judged."""
     from enginewright.core.params.all import Params
-    from enginewright.model.records import Reference
+    from enginewright.measure.records import Reference
     from enginewright.pipeline.graphs import rescue
     from enginewright.pipeline.machine import machine
     from enginewright.pipeline.model import export, reference

@@ -77,6 +77,11 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
         ("enginewright/report/page/page.html", add("<p>more</p>"), {"report"}),
         ("enginewright/precision/calibration/auto.py", CODE, {"simplify", "calibrate", "rescue", "search", "convert"}),
         ("enginewright/model/export.py", CODE, {"export", "reference"}),
+        (
+            "enginewright/tasks/regression.py",
+            CODE,
+            {"weights", "export", "reference", "search", "mix", "validate", "trace", "machine"},
+        ),
         ("enginewright/precision/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
         ("enginewright/core/params/model.py", CODE, ALL),
         ("enginewright/measure/contenders.py", CODE, {"benchmark", "race"}),
@@ -118,7 +123,7 @@ def test_the_users_model_counts_where_it_is_run(copy):
 def test_the_users_task_counts_where_answers_are_judged(copy):
     before, after = (code_of_stages(OPENVINO, {}, task, copy) for task in ({}, {"signs.py": "a hash"}))
     changed = {stage for stage in ALL if before[stage] != after[stage]}
-    assert changed == {"weights", "export", "reference", "search", "mix", "validate", "trace"}
+    assert changed == {"weights", "export", "reference", "search", "mix", "validate", "trace", "machine"}
 
 
 @pytest.mark.parametrize("damaged", ["no json", '{"format": 1, "files": 3}'])
