@@ -26,9 +26,10 @@ def run_stage(stage: Callable[..., None]) -> None:
         parser.add_argument(f"--{each.replace('_', '-')}", dest=each, type=kind, required=True)
     given = vars(parser.parse_args())
     try:
-        params = _params_for(given.get("precision"))
-        end_after(params.timeouts.of(name))
-        stage(**given, **({"params": params} if takes_params else {}))
+        if takes_params:  # all but the gate, which has no time limit either
+            given["params"] = params = _params_for(given.get("precision"))
+            end_after(params.timeouts.of(name))
+        stage(**given)
     except KeyboardInterrupt:
         sys.exit(f"{name}: interrupted; nothing half-written was kept. Run `dvc repro` again to go on.")
     except Exception as error:
