@@ -19,6 +19,7 @@ from enginewright.engine.gpu.cuda import bus_address
 from enginewright.engine.machine import Machine
 from enginewright.measure.accuracy_records import Result
 from enginewright.measure.earlier_engines import hashes_of_outs
+from enginewright.measure.history import what_is_measured
 from enginewright.model.user_code import files_named_in, fingerprint, fingerprint_of_task
 from enginewright.targets.file import Name
 
@@ -28,8 +29,7 @@ from enginewright.targets.file import Name
 def digest_of_subject(params: Params) -> str:
     """Return a digest of the parameters of the model, its weights and the samples, and of what is in their files. It is
     the same on all machines: weights that are trained are known by their samples, as each machine trains its own."""
-    sections = {"task": True, "model": True, "weights": True, "samples": True}
-    return sha256_of([params.model_dump(mode="json", include=sections, exclude_defaults=True), _files_of(params)])
+    return sha256_of([what_is_measured(params), _files_of(params)])
 
 
 def _files_of(params: Params) -> dict[str, Any]:
