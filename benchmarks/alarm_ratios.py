@@ -28,12 +28,11 @@ from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.machine import Machine
-from enginewright.measure.accuracy_records import Validation
 from enginewright.measure.benchmark import race_contenders, ratio_to
-from enginewright.measure.changes import Measured, Measurements, Outcome, best_pace, conclusion
-from enginewright.measure.comparison import compare_runs
+from enginewright.measure.changes import Measurement, Measurements, Outcome, conclusion
+from enginewright.measure.comparison import best_pace, compare_runs
 from enginewright.measure.contenders import pace_meter, pytorch_contender
-from enginewright.measure.speed_records import ENGINE, SAME_PACE, Benchmark, Latency
+from enginewright.measure.records import ENGINE, SAME_PACE, Benchmark, Latency, Validation
 from enginewright.measure.timing import Contender, ContentionWatch, Timings, time_call
 from enginewright.model.checkpoint import load_model
 
@@ -152,7 +151,7 @@ def read(report: Path) -> dict[str, Measurements]:
         name: Measurements(
             machine=Machine.read(Path("artifacts/machine.json")),
             precisions=(
-                Measured(
+                Measurement(
                     precision=PRECISION,
                     engine_bytes=0,
                     files={},

@@ -29,8 +29,8 @@ from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes.onnxruntime_session import layout_of
 from enginewright.graph.interface import Interface
 from enginewright.graph.onnx_file import load_graph
+from enginewright.measure.benchmark import measure_engine_isolated
 from enginewright.measure.contenders import pytorch_contender
-from enginewright.measure.isolated import measure_engine_isolated
 from enginewright.model.checkpoint import load_model
 
 ROUNDS, CALLS, MOST_OVERHEAD = 7, 100, 0.03

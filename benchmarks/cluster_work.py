@@ -62,7 +62,7 @@ def make_project(folder: Path) -> None:
     model, exported, simplified, calibrated, rescued, converted = (ARTIFACTS / name for name in places)
     given, converted = exported / "boxes.json", converted / PRECISION
     params = Params.read()
-    machine(params, *(*users, *records, ARTIFACTS / "code"))
+    machine(params, *(*users, *records, ARTIFACTS / "code", ARTIFACTS / "parameters"))
     samples(params, Path("data/images"), Path("data/texts"), task, **sets)
     weights(params, Path("data/weights"), Path("data/models"), training, model)
     export(params, model, validation, exported)

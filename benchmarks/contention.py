@@ -15,9 +15,8 @@ from pathlib import Path
 
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import RECORD, EngineRecord
-from enginewright.measure.accuracy_records import Validation
 from enginewright.measure.race import EnginesRace
-from enginewright.measure.speed_records import Benchmark, Trace
+from enginewright.measure.records import Benchmark, Trace, Validation
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.wording import reasons
 

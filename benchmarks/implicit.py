@@ -70,11 +70,11 @@ class Implicit(TensorRT):
     def make(self, folder: Path, calibrator: Any, like: EngineRecord) -> Row:
         """Make an engine's folder like that of the engine with Q/DQ nodes, so that it is opened like any other. Return
         what TensorRT made of the calibrator; `why_not` is None if there is an engine."""
-        trt, blueprint, started = self._trt(), read_blueprint(SIMPLIFIED, like.build), time.perf_counter()
+        trt, blueprint, started = self.trt, read_blueprint(SIMPLIFIED, like.build), time.perf_counter()
         others = shutil.ignore_patterns(PLAN)
         shutil.copytree(ENGINES / "int8", folder, ignore=others, copy_function=shutil.copyfile, dirs_exist_ok=True)
-        self._log.lines.clear()
-        builder = self._started(trt.Builder, folder, like.build)
+        self.log.lines.clear()
+        builder = self.started(trt.Builder, folder, like.build)
         network = builder.create_network(0)  # without STRONGLY_TYPED
         parser = self._parse(network, SIMPLIFIED, like.build)
         config, profile = self._configure(builder, blueprint), builder.create_optimization_profile()
@@ -84,12 +84,12 @@ class Implicit(TensorRT):
         for spec in blueprint.interface.inputs:
             profile.set_shape(spec.name, *[spec.at(like.profile.at("opt"))] * 3)
         if not config.set_calibration_profile(profile):
-            raise EnginewrightError(f"TensorRT refuses to calibrate at the sizes of build.profile: {self._why()}")
+            raise EnginewrightError(f"TensorRT refuses to calibrate at the sizes of build.profile: {self.why()}")
         with self._timing_cache(config, like.build):
             plan = self._build(builder, network, config)
-        said = list(self._log.lines)
+        said = list(self.log.lines)
         row = {
-            "why_not": None if plan else self._why(),
+            "why_not": None if plan else self.why(),
             "read": calibrator.reads,
             "batches_asked_for": calibrator.asked,
             "tensors_without_scale": sum("Missing scale" in line for line in said),

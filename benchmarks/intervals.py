@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import COUNTED, NO_CLASS
 from enginewright.core.params.model import BoxesParams
-from enginewright.measure.accuracy_records import Interval
 from enginewright.measure.intervals import agreement_at, drop_at
+from enginewright.measure.records import Interval
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.task import Task
 

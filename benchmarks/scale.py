@@ -29,7 +29,7 @@ from enginewright.core.facts import PrecisionName
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import MANIFEST, Manifest, input_file, output_file
 from enginewright.measure.changes import read_measurements
-from enginewright.measure.speed_records import ENGINE
+from enginewright.measure.records import ENGINE
 from enginewright.model.records import Reference
 from enginewright.report.where_time_goes import LARGEST_DEVIATION, Line, fit_line
 
@@ -139,8 +139,6 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from enginewright.report.figures import COLORS
-
     with plt.style.context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure, (time_axes, memory_axes, batch_axes) = plt.subplots(1, 3, figsize=(14, 3.8), layout="constrained")
         for color, (stage, (runs, line)) in zip(("#2563eb", "#d97706"), measured.items(), strict=True):
@@ -150,8 +148,8 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
             ends = [0, samples[-1]]
             time_axes.plot(ends, [line.at(end) for end in ends], color=color, label=label)
             memory_axes.plot(samples, [run.megabytes for run in runs], "o-", color=color, label=stage)
-        for precision, (batches, milliseconds, line) in raced_batches().items():
-            color = COLORS[precision]
+        for number, (precision, (batches, milliseconds, line)) in enumerate(raced_batches().items()):
+            color = f"C{number}"
             label = f"{precision}: {line.fixed:.2f} ms + {line.each:.2f} ms an image, off by {line.deviation:.0%}"
             batch_axes.plot(batches, milliseconds, "o", color=color)
             batch_axes.plot([0, batches[-1]], [line.at(0), line.at(batches[-1])], color=color, label=label)

@@ -146,9 +146,8 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
         Path(folder).mkdir(parents=True, exist_ok=True)
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
-    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task")} | {
-        "code": made / "code"
-    }
+    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task")}
+    records |= {name: made / name for name in ("code", "parameters")}
     users = (Path("data") / name for name in ("models", "weights", "calibration", "plugins"))
     params = Params.read()
     step("machine", partial(machine, params, *users, **records))
@@ -231,7 +230,7 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
     """Make an engine, and say what validation finds."""
     from enginewright.core.params.all import Params
     from enginewright.engine.record import EngineRecord
-    from enginewright.measure.accuracy_records import Validation
+    from enginewright.measure.records import Validation
     from enginewright.pipeline.engine import validate
 
     converted, engine = make_engine(precision, step)

@@ -18,12 +18,12 @@ from enginewright.core.params.samples import Preprocessing, SamplesParams
 from enginewright.data.sample_set import MANIFEST, Manifest, Sample, SampleSet, input_file
 from enginewright.data.sources.folders import open_folder
 from enginewright.data.splits import write_split
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.graph.onnx_file import save_graph
-from enginewright.precision.calibration import answers
+from enginewright.precision.calibration import cache as answers
 from enginewright.precision.search import search as journal
 
 pytest_plugins = ("support.runs",)
@@ -345,7 +345,7 @@ def inference():
 def built(tiny_onnx, machine, build, manifest, tmp_path_factory):
     """The tiny classifier as an engine for the machine, for which a module may define its own fixture."""
     folder = tmp_path_factory.mktemp("engines") / "fp32"
-    build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
+    build_engine(DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, build.tensorrt), build, folder)
     return folder
 
 

@@ -1,49 +1,51 @@
-"""The facts that a bundle's pages state, gathered from the engine's record and the report."""
+"""The facts that a bundle's pages state, gathered from the engine's record and the report, and the pages themselves."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from enginewright.bundle.gate import Passed
-from enginewright.bundle.sbom import DATA, LICENCE, WEIGHTS, about_model, licence_of, terms_of
-from enginewright.bundle.triton import holds_sizes, is_served
+from enginewright.bundle.sbom import LICENCE, licence_of
 from enginewright.core.facts import CLASSIFICATION, DETECTION, RANKING, RUNTIMES
 from enginewright.core.params.all import Params
 from enginewright.core.params.model import NO_SCORES
-from enginewright.core.text import counted
+from enginewright.core.templates import templates_in
+from enginewright.core.text import counted, file_size
 from enginewright.core.version import installed_version
 from enginewright.data.feeds import BATCH
 from enginewright.engine.description import where
 from enginewright.engine.record import REPRODUCE, EngineRecord
 from enginewright.engine.this_machine import INSTRUCTION_SETS
 from enginewright.graph.files import data_of
-from enginewright.measure.speed_records import ENGINE, RUNS_FOR_P99
+from enginewright.measure.records import ENGINE, RUNS_FOR_P99, baseline_title
 from enginewright.tasks.boxes import DISTINCT, PAIRS
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.detection import Detection
 
-MEASURED_BY = {
-    "openvino": "OpenVINO's own tool", "onnxruntime": "a bare loop",
-    "tensorrt": "NVIDIA's own tool", "tensorrt_rtx": "NVIDIA's own tool",
-}  # fmt: skip
 Example = Literal["classes", "boxes", "texts", "arrays"]
+TEMPLATES = Path(__file__).parent / "templates"
 EXAMPLE_NEEDS = {"classes": ("pillow",), "boxes": ("pillow",), "texts": ("tokenizers",)}  # beside NumPy
 SHOWN = 16  # values of each output that an example for arrays prints
 CPP_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
-ENGINE_FILES = {"openvino": "engine.blob", "onnxruntime": "engine.onnx", "tensorrt": "engine.plan"}
 PROGRAMS = {CLASSIFICATION: "classify", DETECTION: "detect", "embedding": "embed", RANKING: "rank"}
-CPP_TRIED = {
-    "openvino": "It was compiled and run with the headers and libraries that OpenVINO's Python package has",
-    "onnxruntime": "It was compiled with stand-ins for ONNX Runtime's headers, and never run",
-    "tensorrt": "It compiles with NVIDIA's headers, but was never run on a GPU",
-    "tensorrt_rtx": "It compiles with stand-ins for NVIDIA's headers, but was never run on a GPU",
-}
-CPP_LIBRARIES = {"tensorrt": "nvinfer", "tensorrt_rtx": "tensorrt_rtx"}
+TRITON = ("tensorrt", "onnxruntime", "openvino")  # runtimes, whose backends have the same names
+
+
+def render(template: str, facts: Mapping[str, object]) -> str:
+    environment = templates_in(TEMPLATES)
+    environment.filters |= {"percent": _percent, "title_of": baseline_title, "file_size": file_size}
+    return environment.get_template(template).render(facts)
+
+
+def _percent(share: float | None) -> str:
+    return "not known" if share is None else f"{share:.2%}"
 
 
 def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -> dict[str, object]:
     record, measured = passed.record, passed.measured
-    target, benchmark = record.target, measured.benchmark
-    kind = example_of(record)
+    target, benchmark, tuned = record.target, measured.benchmark, record.profile.at("opt")
+    is_tensorrt, options = RUNTIMES[target.runtime].is_tensorrt, record.build.tensorrt
+    inputs, outputs, kind = record.interface.inputs, record.interface.outputs, example_of(record)
     graph = f"triton/{model}/1/model.xml" if target.runtime == "openvino" and is_served(record) else "model.onnx"
     ranges = {axis: f"{one.min}..{one.max}" for axis, one in record.profile.ranges.items()}
     return {
@@ -54,8 +56,9 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "batch": record.profile.batch,
         "benchmark": benchmark,
         "runtime": target.runtime.removesuffix("_rtx"),
-        "engine_file": ENGINE_FILES[target.runtime.removesuffix("_rtx")],
+        "rtx": target.runtime == "tensorrt_rtx",
         "title": RUNTIMES[target.runtime].title,
+        "engine_file": next(name for name in record.files if name.startswith("engine.")),
         "runs_on": where(target),
         "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
         "validation": measured.validation,
@@ -71,35 +74,50 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "instruction_sets": INSTRUCTION_SETS,
         "doubts": passed.doubts,
         "replays": benchmark.cuda_graph and kind != "texts",  # whose sizes differ from call to call
-        "plugins": record.build.tensorrt.plugin_names if RUNTIMES[target.runtime].is_tensorrt else [],
+        "plugins": options.plugin_names if is_tensorrt else [],
         "profiles": len(record.build.all_profiles),
         "stripped": bool(record.weights),
-        "streamed": RUNTIMES[target.runtime].is_tensorrt and record.build.tensorrt.streaming,
+        "streamed": is_tensorrt and options.streaming,
         "weights_on_gpu": params.inference.weights_on_gpu_mb,
-        "rtx": target.runtime == "tensorrt_rtx",
-        "cpp_tried": CPP_TRIED[target.runtime],
-        "cpp_library": CPP_LIBRARIES.get(target.runtime),
-        "served_plugins": [f"/models/{model}/1/{name}" for name in record.build.tensorrt.plugin_names],
+        "params": params,
         "served": is_served(record),
         "sized": holds_sizes(record),
         "settings": passed.settings,
-        "reproduce": f"{'engine/' if RUNTIMES[target.runtime].is_tensorrt else ''}{REPRODUCE}",
-        "measured_by": MEASURED_BY[target.runtime],
-        "sizes": record.profile.at("opt"),
+        "reproduce": f"{'engine/' if is_tensorrt else ''}{REPRODUCE}",
+        "sizes": tuned,
         "shape_ranges": _shapes(record, ranges),
-        "shape": _shapes(record, record.profile.at("opt") | {BATCH: "$batch"}),
+        "shape": _shapes(record, tuned | {BATCH: "$batch"}),
         "weights": data_of(passed.onnx).name if data_of(passed.onnx).exists() else None,
         "requirements": requirements(record),
-        **(example_facts(record, kind) if kind else {}),
+        "inputs": [spec.name for spec in inputs],
+        "outputs": [spec.name for spec in outputs],
+        "output": _answering(record) if kind == "texts" else outputs[0].name,
+        "output_types": {spec.name: spec.dtype for spec in outputs},
+        "output_sizes": [list(spec.shape[1:]) for spec in outputs],
+        "ranks": [len(spec.shape) for spec in inputs],
+        "input_types": [CPP_TYPES.get(spec.dtype) for spec in inputs],
+        "types": [CPP_TYPES.get(spec.dtype) for spec in outputs],
+        "image_size": record.preprocessing.crop if record.preprocessing else None,
+        "program": PROGRAMS.get(record.task, "answer") if kind != "arrays" else "answer",
+        "shown": SHOWN,
+        "pairs": PAIRS,
+        "distinct": DISTINCT,
         "boxes": boxes_of(record) if kind == "boxes" else None,
-        "about_model": about_model(params),
-        "about_weights": terms_of(params.weights.source, WEIGHTS),
-        "about_data": terms_of(params.samples.source, DATA),
         "needed": ["numpy", *EXAMPLE_NEEDS.get(kind or "", ())],
         "distributions": RUNTIMES[target.runtime].distributions,
         "licence_of": licence_of,
         "enginewright_licence": LICENCE,
     }
+
+
+def is_served(record: EngineRecord) -> bool:
+    """Tell whether Triton can serve the engine: its backend of TensorRT never refits one that lacks its weights, and
+    no configuration for inputs that hold sizes was tried."""
+    return record.target.runtime in TRITON and not record.weights and not holds_sizes(record)
+
+
+def holds_sizes(record: EngineRecord) -> bool:
+    return any(spec.values for spec in record.interface.inputs)
 
 
 def example_of(record: EngineRecord) -> Example | None:
@@ -108,7 +126,7 @@ def example_of(record: EngineRecord) -> Example | None:
     on_tensorrt = RUNTIMES[record.target.runtime].is_tensorrt
     if on_tensorrt and (holds_sizes(record) or any("?" in spec.shape for spec in outputs)):
         return None  # sizes that are read on the host, or known after a run: none of this was tried by an example
-    if record.text and answering(record):
+    if record.text and _answering(record):
         return "texts"
     is_fixed = all(isinstance(size, int) for spec in outputs for size in spec.shape[1:])
     if record.preprocessing and record.scores != NO_SCORES and len(inputs) == 1 and is_fixed:
@@ -134,29 +152,10 @@ def boxes_of(record: EngineRecord) -> dict[str, object] | None:
     return task.settings(layout.form).model_dump() | {"outputs": [list(shapes).index(each) for each in layout.outputs]}
 
 
-def answering(record: EngineRecord) -> str | None:
+def _answering(record: EngineRecord) -> str | None:
     """Return the output that the task reads."""
     task = task_of(record.task, record.scores, record.class_names)
     return task.reads({spec.name: spec.shape for spec in record.interface.outputs})
-
-
-def example_facts(record: EngineRecord, kind: Example) -> dict[str, object]:
-    inputs, outputs, how = record.interface.inputs, record.interface.outputs, record.preprocessing
-    return {
-        "inputs": [spec.name for spec in inputs],
-        "outputs": [spec.name for spec in outputs],
-        "output": answering(record) if kind == "texts" else outputs[0].name,
-        "output_types": {spec.name: spec.dtype for spec in outputs},
-        "output_sizes": [list(spec.shape[1:]) for spec in outputs],
-        "ranks": [len(spec.shape) for spec in inputs],
-        "input_types": [CPP_TYPES[spec.dtype] for spec in inputs],
-        "types": [CPP_TYPES.get(spec.dtype) for spec in outputs],
-        "image_size": how.crop if how else None,
-        "program": PROGRAMS.get(record.task, "answer") if kind != "arrays" else "answer",
-        "shown": SHOWN,
-        "pairs": PAIRS,
-        "distinct": DISTINCT,
-    }
 
 
 def _shapes(record: EngineRecord, sizes: Mapping[str, object]) -> str:
@@ -167,13 +166,9 @@ def _shapes(record: EngineRecord, sizes: Mapping[str, object]) -> str:
 
 def requirements(record: EngineRecord) -> list[str]:
     """Return what the example needs: the runtime in the engine's version, other packages in those tried here."""
-    target = record.target
-    distributions = RUNTIMES[target.runtime].distributions
-    name = next(filter(installed_version, distributions), distributions[0])
-    others = [
-        "numpy",
-        *EXAMPLE_NEEDS.get(example_of(record) or "", ()),
-        *(["cuda-bindings"] if RUNTIMES[target.runtime].is_tensorrt else []),
-    ]
+    facts = RUNTIMES[record.target.runtime]
+    name = next(filter(installed_version, facts.distributions), facts.distributions[0])
+    bindings = ("cuda-bindings",) if facts.is_tensorrt else ()
+    others = ("numpy", *EXAMPLE_NEEDS.get(example_of(record) or "", ()), *bindings)
     tried = [f"{other}=={version}" if (version := installed_version(other)) else other for other in others]
-    return [f"{name}=={target.runtime_version}", *tried]
+    return [f"{name}=={record.target.runtime_version}", *tried]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, read_engine, require_made_of
-from enginewright.measure.changes import Measured, Measurements, Verdict
+from enginewright.measure.changes import Measurement, Measurements, Verdict
 from enginewright.measure.timing import machine_problems
 
 AGAIN = "run `dvc repro` to judge it"
@@ -18,7 +18,7 @@ class Passed(NamedTuple):
     folder: Path
     onnx: Path
     record: EngineRecord
-    measured: Measured
+    measured: Measurement
     machine: Machine
     samples: Path  # of the validation
     doubts: tuple[str, ...]
@@ -64,7 +64,7 @@ def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
     return Passed(folder, onnx, record, measured, measurements.machine, samples, doubts)
 
 
-def doubts_of(verdict: Verdict, record: EngineRecord, measured: Measured) -> tuple[str, ...]:
+def doubts_of(verdict: Verdict, record: EngineRecord, measured: Measurement) -> tuple[str, ...]:
     """Return what the report warns of about a precision that passed: what it ran as, too few samples, a race that could
     not tell engines apart, and what disturbed the machine while this one was timed."""
     precision, timed = record.precision, measured.benchmark

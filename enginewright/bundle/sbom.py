@@ -1,7 +1,8 @@
-"""List what a bundle consists of and needs: sbom.cdx.json, in CycloneDX."""
+"""List what a bundle consists of and needs: sbom.cdx.json, in CycloneDX, and its licences, as far as they are known."""
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import NAMESPACE_OID, uuid5
 
@@ -16,28 +17,11 @@ from packaging.utils import canonicalize_name
 import enginewright
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
-from enginewright.core.params.all import Params
 from enginewright.engine.record import EngineRecord
-
-# The licences of the parts of a bundle, as far as they are known; where they are not, the text says so.
 
 LICENCE = "Apache-2.0"  # of Enginewright itself
 NOT_NAMED = "none is named in its distribution: ask its authors"
 NOT_INSTALLED = "not known, since it is not installed here: ask where it comes from"
-WEIGHTS = {
-    "train": "trained by the pipeline that made this bundle; the data's terms may reach them",
-    "given": "part of the model: under the terms under which you have it",
-    "pretrained": (
-        "pretrained weights of torchvision. torchvision says that they may have licences or terms of their own, which "
-        "follow from the data they were trained on, and that users must check whether their use is permitted"
-    ),
-}
-DATA = {
-    "digits": (
-        "scikit-learn's digits, a copy of the test set of the UCI repository's 'Optical Recognition of Handwritten "
-        "Digits'; scikit-learn is under BSD-3-Clause, see the repository for the data's own licence"
-    )
-}
 
 
 def licence_of(*distributions: str) -> str:
@@ -52,39 +36,19 @@ def licence_of(*distributions: str) -> str:
 
 
 def licence_text() -> str:
-    """Return the text of Enginewright's own licence."""
-    if found := next((path for path in _licence_files() if path.is_file()), None):
-        return found.read_text(encoding="utf-8")
+    """Return the text of Enginewright's own licence: an installed file, or one of the checkout that Python imports."""
+    places = []
+    with suppress(importlib.metadata.PackageNotFoundError):
+        installed = importlib.metadata.files("enginewright") or []
+        places = [Path(str(file.locate())) for file in installed if file.name == "LICENSE"]
+    checkout = Path(enginewright.__file__).parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        places.append(checkout / "LICENSE")
+    for path in filter(Path.is_file, places):
+        return path.read_text(encoding="utf-8")
     raise EnginewrightError(
         "this installation of Enginewright lacks its LICENSE, which belongs into a bundle: install it again"
     )
-
-
-def _licence_files() -> Iterator[Path]:
-    """Yield where the text may be: among the installed files, or in the checkout that Python imports."""
-    try:
-        files = importlib.metadata.files("enginewright") or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    yield from (Path(str(file.locate())) for file in files if file.name == "LICENSE")
-    checkout = Path(enginewright.__file__).parents[1]
-    if (checkout / "pyproject.toml").is_file():
-        yield checkout / "LICENSE"
-
-
-def about_model(params: Params) -> str:
-    source = params.model.source
-    if params.model.is_onnx or params.model.is_factory:
-        return f"your own, {source}: under the terms under which you have it"
-    return f"{source} of torchvision: {licence_of('torchvision')}"
-
-
-def terms_of(source: str, known: Mapping[str, str]) -> str:
-    """Return the known terms of weights or data, or say that they are the user's own."""
-    return known.get(source, f"your own, {source}: under the terms under which you have them")
-
-
-SBOM = "sbom.cdx.json"
 
 
 def write_sbom(
@@ -98,7 +62,10 @@ def write_sbom(
         name=model, version=record.onnx_sha256[:12], type=ComponentType.MACHINE_LEARNING_MODEL, bom_ref="model"
     )
     bom.metadata.component = whole
-    parts = [_file(path, folder) for path in files]
+    parts = []
+    for path in files:
+        name, hashes = path.relative_to(folder).as_posix(), [HashType(alg=HashAlgorithm.SHA_256, content=sha256(path))]
+        parts.append(Component(name=name, type=ComponentType.FILE, hashes=hashes, bom_ref=f"file:{name}"))
     packages = packages_for(requirements)
     libraries = {name: _library(name, version) for name, (version, _) in packages.items()}
     bom.components.update([*parts, *libraries.values()])
@@ -106,7 +73,7 @@ def write_sbom(
     bom.register_dependency(whole, [*parts, *asked])
     for name, (_, needed) in packages.items():
         bom.register_dependency(libraries[name], [libraries[each] for each in needed if each in libraries])
-    (folder / SBOM).write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n", encoding="utf-8")
+    (folder / "sbom.cdx.json").write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n", encoding="utf-8")
 
 
 def packages_for(requirements: Sequence[str]) -> Mapping[str, tuple[str | None, Sequence[str]]]:
@@ -140,9 +107,3 @@ def _library(name: str, version: str | None) -> Component:
         bom_ref=f"package:{name}",
         description=None if licence in (NOT_NAMED, NOT_INSTALLED) else f"licence: {licence}",
     )
-
-
-def _file(path: Path, folder: Path) -> Component:
-    name = path.relative_to(folder).as_posix()
-    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=sha256(path))]
-    return Component(name=name, type=ComponentType.FILE, hashes=hashes, bom_ref=f"file:{name}")

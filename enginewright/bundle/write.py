@@ -1,7 +1,6 @@
 """Write a bundle: the folder to deploy, with an engine and all that is needed to use, serve and trace it."""
 
 import fcntl
-import inspect
 import json
 import os
 import re
@@ -10,39 +9,32 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
-from enginewright.bundle import verify
-from enginewright.bundle.facts import Example, example_of, facts_of, has_cpp_example, requirements
-from enginewright.bundle.gate import Passed, require_passed
+import enginewright
+from enginewright.bundle.facts import Example, example_of, facts_of, has_cpp_example, is_served, render, requirements
+from enginewright.bundle.gate import Passed
 from enginewright.bundle.sbom import licence_text, write_sbom
-from enginewright.bundle.signature import Signer
-from enginewright.bundle.triton import (
-    is_served,
-    preprocessing_for_bundle,
-    render,
-    standalone_preprocessing,
-    standalone_tokenization,
-    texts_for_bundle,
-    write_repository,
-)
+from enginewright.bundle.triton import write_repository
 from enginewright.bundle.verify import MANIFEST, SIGNATURE
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import Record, new_folder, sha256
+from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
+from enginewright.core.params.samples import Preprocessing, TextPreprocessing
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import BUNDLED, RECORD, REPRODUCE, read_engine, require_made_of
 from enginewright.engine.tools import reproduce_script
 from enginewright.graph.files import copy_graph
-from enginewright.tasks import boxes
 
-BUNDLES = Path("bundles")
+PACKAGE = Path(enginewright.__file__).parent
 SAMPLE = "example.npz"
-PAGES = ("README.md", "NOTICE", "requirements.txt")
+MAKE_KEY = "`openssl genpkey -algorithm ed25519 -out KEY.pem` makes one"
 
 
 class Bundle(Record):
@@ -53,24 +45,41 @@ class Bundle(Record):
     files: dict[str, str]
 
 
-def write_bundle(
-    precision: str, out: Path | None, artifacts: Path, reports: Path, key: Path | None = None
-) -> tuple[Path, tuple[str, ...]]:
-    """Write the folder of a bundle, signed with a private key if one is given. Return it, and what is in doubt."""
-    signer = Signer(key) if key else None
-    passed, params = require_passed(precision, artifacts, reports), Params.read()
-    model = f"{name_of(params)}-{precision}"
-    folder = out or BUNDLES / model
+def write_bundle(passed: Passed, params: Params, out: Path | None, key: Any = None) -> Path:
+    """Write and return the folder of a bundle, signed if a private key is given. By itself it lies in bundles/."""
+    precision = passed.record.precision
+    name = Path(params.model.source).stem if params.model.is_onnx else params.model.source
+    model = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{name}-{precision}")  # which is the name of a folder
+    folder = out or Path("bundles") / model
     with alone_in(folder.resolve().parent):
         require_replaceable(folder)
         with new_folder(folder.resolve()) as unfinished:
-            fill(passed, params, model, unfinished, signer is not None)
+            fill(passed, params, model, unfinished, key is not None)
             require_unchanged(passed, unfinished)
             files = {path.relative_to(unfinished).as_posix(): sha256(path) for path in files_in(unfinished)}
             Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
-            if signer:
-                signer.sign(unfinished)
-    return folder, passed.doubts
+            if key:
+                (unfinished / SIGNATURE).write_bytes(key.sign((unfinished / MANIFEST).read_bytes()))
+    return folder
+
+
+def read_key(file: Path) -> Any:
+    """Read a private Ed25519 key. `openssl` makes such keys and checks their signatures, too."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError:
+        raise EnginewrightError(f"--sign needs the package cryptography: {how_to_install('sign')}") from None
+    try:
+        key = load_pem_private_key(file.read_bytes(), password=None)
+    except TypeError:
+        raise EnginewrightError(f"{file} is encrypted: give a key without a password, such as from a secret") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise EnginewrightError(f"{file} is no private key in PEM; {MAKE_KEY}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise EnginewrightError(f"{file} is another kind of key, and Ed25519 is needed; {MAKE_KEY}")
+    return key
 
 
 @contextmanager
@@ -84,85 +93,6 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def require_unchanged(passed: Passed, bundle: Path) -> None:
-    """Refuse copies of another engine or graph than what passed: a run may have made new ones meanwhile."""
-    try:
-        same = read_engine(bundle / BUNDLED) == passed.record
-        require_made_of(passed.record, passed.record.precision, bundle / passed.onnx.name)
-    except EnginewrightError:
-        same = False
-    if not same:
-        raise EnginewrightError(f"{passed.folder} was changed while it was packed, as by `dvc repro`: pack it again")
-
-
-def name_of(params: Params) -> str:
-    """Return the model's name in letters that the name of a folder may have."""
-    name = Path(params.model.source).stem if params.model.is_onnx else params.model.source
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
-
-
-def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool) -> None:
-    record, facts = passed.record, facts_of(passed, params, model, signed)
-    runtime, labels = record.target.runtime, "".join(f"{name}\n" for name in record.class_names)
-    (folder / BUNDLED).mkdir()
-    for name in (*record.files, RECORD):
-        shutil.copyfile(passed.folder / name, folder / BUNDLED / name)
-    copy_graph(passed.onnx, folder)
-    (folder / "verify.py").write_text(inspect.getsource(verify), encoding="utf-8")
-    parts = [path for path in files_in(folder) if path.name not in (RECORD, "verify.py")]
-    write_sbom(record, model, requirements(record), parts, folder)
-    (folder / "labels.txt").write_text(labels, encoding="utf-8")
-    (folder / "LICENSE").write_text(licence_text(), encoding="utf-8")
-    for name in PAGES:
-        (folder / name).write_text(render(f"{name}.j2", facts), encoding="utf-8")
-    if kind := example_of(record):
-        write_example(passed, kind, params, facts, folder)
-    if RUNTIMES[runtime].is_tensorrt:
-        (folder / BUNDLED / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"), encoding="utf-8")
-    else:
-        (folder / REPRODUCE).write_text(render(f"reproduce-{runtime}.sh.j2", facts), encoding="utf-8")
-    if is_served(record):
-        write_repository(passed, model, labels, folder / "triton")
-
-
-def write_example(passed: Passed, kind: Example, params: Params, facts: Mapping[str, object], folder: Path) -> None:
-    record = passed.record
-    runtime = record.target.runtime.removesuffix("_rtx")
-    files = {"infer.py": render("infer.py.j2", facts), "runtime.py": render(f"runtime/{runtime}.py.j2", facts)}
-    if kind == "arrays":
-        write_sample(passed, params, folder)
-    elif record.text:
-        files |= {"text.json": texts_for_bundle(record.text.how), "tokenization.py": standalone_tokenization()}
-    elif record.preprocessing:
-        files["preprocessing.json"] = preprocessing_for_bundle(record.preprocessing)
-        files["preprocessing.py"] = standalone_preprocessing()
-    if kind == "boxes":
-        files |= {"boxes.json": f"{json.dumps(facts['boxes'], indent=2)}\n", "boxes.py": inspect.getsource(boxes)}
-    if has_cpp_example(record):
-        (folder / "cpp").mkdir()
-        for name in ("main.cpp", "CMakeLists.txt", *(["boxes.hpp"] if kind == "boxes" else [])):
-            files[f"cpp/{name}"] = render(f"{name}.j2", facts)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-def write_sample(passed: Passed, params: Params, folder: Path) -> None:
-    """Write the smallest batch of real samples, and what the engine answers if it can be opened here."""
-    feeds = SampleSet.open(passed.samples).cycled(passed.record.profile.batch.min)
-    try:
-        engine = open_engine(passed.folder, None, params.inference)
-    except EnginewrightError as error:
-        print(f"{SAMPLE} holds inputs without the engine's answer: {error}", file=sys.stderr)
-        arrays = feeds
-    else:
-        with engine:
-            arrays = {**feeds, **engine.run(feeds)}
-    with ZipFile(folder / SAMPLE, "w") as archive:  # np.savez takes no array that is called `file`
-        for name, array in arrays.items():
-            with archive.open(ZipInfo(f"{name}.npy"), "w") as file:  # of 1980, so that the same bundle is the same file
-                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
 def require_replaceable(folder: Path) -> None:
@@ -181,6 +111,88 @@ def require_replaceable(folder: Path) -> None:
             raise EnginewrightError(f"{folder} would be replaced, but {name} {change}: save it, or give another --out")
 
 
+def require_unchanged(passed: Passed, bundle: Path) -> None:
+    """Refuse copies of another engine or graph than what passed: a run may have made new ones meanwhile."""
+    try:
+        same = read_engine(bundle / BUNDLED) == passed.record
+        require_made_of(passed.record, passed.record.precision, bundle / passed.onnx.name)
+    except EnginewrightError:
+        same = False
+    if not same:
+        raise EnginewrightError(f"{passed.folder} was changed while it was packed, as by `dvc repro`: pack it again")
+
+
 def files_in(folder: Path) -> list[Path]:
     """Return all files but those that Python caches when the example runs."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+
+
+def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool) -> None:
+    record, facts = passed.record, facts_of(passed, params, model, signed)
+    runtime, labels = record.target.runtime, "".join(f"{name}\n" for name in record.class_names)
+    (folder / BUNDLED).mkdir()
+    for name in (*record.files, RECORD):
+        shutil.copyfile(passed.folder / name, folder / BUNDLED / name)
+    copy_graph(passed.onnx, folder)
+    parts = [path for path in files_in(folder) if path.name != RECORD]
+    write_sbom(record, model, requirements(record), parts, folder)
+    shutil.copyfile(PACKAGE / "bundle" / "verify.py", folder / "verify.py")
+    files = {name: render(f"{name}.j2", facts) for name in ("README.md", "NOTICE", "requirements.txt")}
+    files |= {"labels.txt": labels, "LICENSE": licence_text()}
+    if RUNTIMES[runtime].is_tensorrt:
+        files[f"{BUNDLED}/{REPRODUCE}"] = reproduce_script(record, "../model.onnx")
+    else:
+        files[REPRODUCE] = render(f"reproduce-{runtime}.sh.j2", facts)
+    if kind := example_of(record):
+        files |= write_example(passed, kind, params, facts, folder)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    if is_served(record):
+        write_repository(passed, model, labels, folder / "triton")
+
+
+def write_example(
+    passed: Passed, kind: Example, params: Params, facts: Mapping[str, object], folder: Path
+) -> dict[str, str]:
+    """Copy the code that the validation used, and return the other files of the example, by name."""
+    record = passed.record
+    files = {"infer.py": render("infer.py.j2", facts), "runtime.py": render(f"runtime/{facts['runtime']}.py.j2", facts)}
+    if kind == "arrays":
+        write_sample(passed, params, folder)
+    elif record.text:
+        shutil.copyfile(PACKAGE / "data" / "texts.py", folder / "tokenization.py")
+        files["text.json"] = settings_for_bundle(record.text.how)
+    elif record.preprocessing:
+        shutil.copyfile(PACKAGE / "data" / "preprocessing.py", folder / "preprocessing.py")
+        files["preprocessing.json"] = settings_for_bundle(record.preprocessing)
+    if kind == "boxes":
+        shutil.copyfile(PACKAGE / "tasks" / "boxes.py", folder / "boxes.py")
+        files["boxes.json"] = f"{json.dumps(facts['boxes'], indent=2)}\n"
+    if has_cpp_example(record):
+        (folder / "cpp").mkdir()
+        for name in ("main.cpp", "CMakeLists.txt", *(["boxes.hpp"] if kind == "boxes" else [])):
+            files[f"cpp/{name}"] = render(f"{name}.j2", facts)
+    return files
+
+
+def settings_for_bundle(how: Preprocessing | TextPreprocessing) -> str:
+    """Return parameters with what follows from them, because a bundle has no class that could compute it."""
+    derived = {name: getattr(how, name) for name in ("channels", "shape", "meanings") if hasattr(how, name)}
+    return json.dumps(how.model_dump(mode="json") | derived, indent=2) + "\n"
+
+
+def write_sample(passed: Passed, params: Params, folder: Path) -> None:
+    """Write the smallest batch of real samples, and what the engine answers if it can be opened here."""
+    feeds = SampleSet.open(passed.samples).cycled(passed.record.profile.batch.min)
+    try:
+        engine = open_engine(passed.folder, None, params.inference)
+    except EnginewrightError as error:
+        print(f"{SAMPLE} holds inputs without the engine's answer: {error}", file=sys.stderr)
+        arrays = feeds
+    else:
+        with engine:
+            arrays = {**feeds, **engine.run(feeds)}
+    with ZipFile(folder / SAMPLE, "w") as archive:  # np.savez takes no array that is called `file`
+        for name, array in arrays.items():
+            with archive.open(ZipInfo(f"{name}.npy"), "w") as file:  # of 1980, so that the same bundle is the same file
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Arguments that the shell completes: paths, the precisions of existing engines, runs to compare."""
+"""What commands share: arguments that the shell completes, numbers, and colours."""
 
 import os
 from argparse import ArgumentParser, ArgumentTypeError
@@ -44,13 +44,21 @@ def add_completed(command: ArgumentParser, name: str, kind: dict[str, str], **mo
     command.add_argument(name, **more).complete = kind  # type: ignore[attr-defined]
 
 
-# Colours, for terminals only.
+def number_above_zero(given: str) -> float:
+    try:
+        number = float(given)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ArgumentTypeError(f"{given} is no number above 0")
+    return number
 
-CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
+
+COLOURS = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
 
 
 def painted(text: str, style: str, stream: TextIO) -> str:
     """Return the text in a style if the stream shows styles and the user allows them (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
-    return f"\033[{CODES[style]}m{text}\033[0m"
+    return f"\033[{COLOURS[style]}m{text}\033[0m"

@@ -1,10 +1,12 @@
-"""Answer for arrays: the rows of .npz files that have an array for each input, as a model without images takes them."""
+"""What the command infer answers for: images, texts, and rows of arrays. Each kind is found, prepared as the engine
+takes it, and answered in batches, and each answer is printed as a line for people or as JSON."""
 
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ from PIL import Image
 from enginewright.core.cores import in_parallel
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.text import is_unicode
-from enginewright.data.feeds import Feeds, Outputs
+from enginewright.data.feeds import Feeds
 from enginewright.data.preprocessing import decode, normalize, pixels_of
 from enginewright.data.sample_set import TOKENIZER, PreparedTexts
 from enginewright.data.sources.arrays import read_arrays
@@ -27,11 +29,13 @@ from enginewright.engine.record import EngineRecord
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.task import Shown, Task
 
-# Read standard input, which `-` stands for among images or texts.
+LONGEST_NAME = 4096  # of a file
+PICTURES = {".jpg", ".jpeg", ".png"}  # what is written; images of other types become .png
+QUALITY = 92  # of JPEG
 
 
 def lines_of_standard_input() -> list[str]:
-    """Return the lines that are not empty."""
+    """Return the lines that are not empty of what `-` stands for among images and texts."""
     try:
         content = sys.stdin.read() if sys.stdin else ""  # it may be closed, as in `<&-`
     except UnicodeDecodeError:
@@ -39,9 +43,6 @@ def lines_of_standard_input() -> list[str]:
     if not (lines := [line for line in content.split("\n") if line.strip()]):
         raise EnginewrightError("standard input, which - stands for, has no lines")
     return lines
-
-
-# One answer, as a line for people or as JSON.
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class Answer(NamedTuple):
 
 def print_answer(answer: Answer, width: int, as_line: bool) -> None:
     if as_line:
-        print(as_json(answer), flush=True)
+        print(_as_json(answer), flush=True)
     elif answer.shown is None:
         print(answer.error, file=sys.stderr)
     else:
@@ -80,7 +81,7 @@ def as_written(given: Path | Text | Row) -> str:
     return str(given) if isinstance(given, Path) else " | ".join(" ".join(text.split()) for text in given)
 
 
-def as_json(answer: Answer) -> str:
+def _as_json(answer: Answer) -> str:
     found = answer.shown.fields if answer.shown else {"error": answer.error}
     if isinstance(answer.given, Path):
         return json.dumps({"image": str(answer.given), **found})
@@ -88,9 +89,6 @@ def as_json(answer: Answer) -> str:
         return json.dumps({"file": str(answer.given.file), "row": answer.given.number, **found})
     text = answer.given[0] if len(answer.given) == 1 else list(answer.given)
     return json.dumps({"text": text, **found}, ensure_ascii=False)
-
-
-# Run an engine, and find the task that reads its outputs.
 
 
 def require_readable(record: EngineRecord, folder: Path) -> Task:
@@ -106,31 +104,76 @@ def require_readable(record: EngineRecord, folder: Path) -> Task:
     return task
 
 
-def run_filled(engine: Engine, feeds: Feeds) -> Outputs:
-    """Return the outputs. Too few samples for the engine are filled up with copies, whose outputs are dropped. Inputs
-    that hold sizes get those that the engine is tuned for."""
-    count, least = len(next(iter(feeds.values()))), engine.record.profile.batch.min
-    tuned = engine.record.interface.holding(engine.record.profile.at("opt"))
-    filled = {name: np.resize(array, (max(count, least), *array.shape[1:])) for name, array in feeds.items()}
-    outputs = {name: each[:count] for name, each in engine.run(filled | tuned).items()}
-    if not all(np.isfinite(each).all() for each in outputs.values()):
-        raise EnginewrightError("the engine's outputs are not all finite: `dvc repro` validates it, and says more")
-    return outputs
+class Reader:
+    """An engine whose outputs its task reads."""
 
-
-class ArraysReader:
-    """An engine that takes arrays, whose outputs its task reads."""
-
-    cut = 0  # rows, which texts can be
+    cut = 0  # samples that were longer than the engine reads
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine, self._task = engine, require_readable(engine.record, folder)
 
+    def _shown(self, feeds: Feeds, top: int) -> Iterator[Shown]:
+        """Return the answers. Too few samples are filled up with copies, whose outputs are dropped. Inputs that hold
+        sizes get those that the engine is tuned for."""
+        record, count = self._engine.record, len(next(iter(feeds.values())))
+        filled = max(count, record.profile.batch.min)
+        given = {name: np.resize(array, (filled, *array.shape[1:])) for name, array in feeds.items()}
+        outputs = self._engine.run(given | record.interface.holding(record.profile.at("opt")))
+        found = {name: each[:count] for name, each in outputs.items()}
+        if not all(np.isfinite(each).all() for each in found.values()):
+            raise EnginewrightError("the engine's outputs are not all finite: `dvc repro` validates it, and says more")
+        return iter(self._task.show(found, top))
+
+
+class ArraysReader(Reader):
     def answer(self, rows: Sequence[Row], top: int, draws: bool = False) -> Iterator[Answer]:
         names = [spec.name for spec in self._engine.record.interface.sampled]
         feeds = {name: np.stack([row.arrays[name][row.number] for row in rows]) for name in names}
-        shown = self._task.show(run_filled(self._engine, feeds), top)
-        yield from (Answer(row, one, None) for row, one in zip(rows, shown, strict=True))
+        yield from (Answer(row, one, None) for row, one in zip(rows, self._shown(feeds, top), strict=True))
+
+
+class TextsReader(Reader):
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        super().__init__(engine, folder)
+        assert engine.record.text, "the caller looked"
+        self._reader = TextReader(folder / TOKENIZER, engine.record.text.how)
+
+    def answer(self, texts: Sequence[Text], top: int, draws: bool = False) -> Iterator[Answer]:
+        tokens = self._reader.tokens(texts)
+        self.cut += sum(each.cut for each in tokens)
+        shown = self._shown(self._reader.arrays(tokens), top)
+        yield from (Answer(text, one, None) for text, one in zip(texts, shown, strict=True))
+
+
+class ImageReader(Reader):
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        super().__init__(engine, folder)
+        assert engine.record.preprocessing, "the caller looked"
+        self.how = engine.record.preprocessing
+
+    def answer(self, images: Sequence[Path], top: int, draws: bool = False) -> Iterator[Answer]:
+        """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
+        read = list(in_parallel(self._read, images))
+        readable = [one[0] for one in read if not isinstance(one, str)]
+        (spec,) = self._engine.record.interface.sampled
+        shown = self._shown({spec.name: np.stack(readable)}, top) if readable else iter(())
+        for path, one in zip(images, read, strict=True):
+            if isinstance(one, str):
+                yield Answer(path, None, one)
+                continue
+            answer = self._task.in_image(next(shown), self.how, one[1].size)
+            yield Answer(path, answer, None, self._task.draw(one[1], answer) if draws else None)
+
+    def _read(self, path: Path) -> tuple[NDArray[np.float32], Image.Image] | str:
+        """Return an image as the model takes it, and as it is; or why it cannot be read."""
+        try:
+            image = decode(path)
+        except EnginewrightError as error:
+            return str(error)
+        try:
+            return normalize(pixels_of(image, self.how), self.how), image
+        except EnginewrightError as error:
+            return f"{path}: {error}"
 
 
 def find_rows(places: Sequence[Path], inputs: Sequence[str]) -> list[Row]:
@@ -170,27 +213,6 @@ def _arrays_of(place: Path, inputs: Sequence[str]) -> dict[str, NDArray[np.gener
 
 def _shapes(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     return ", ".join(f"{name} {array.shape[1:]}" for name, array in arrays.items())
-
-
-# Answer for texts: find them in files, on standard input or among the arguments, and turn them into tokens.
-
-LONGEST_NAME = 4096  # of a file
-
-
-class TextsReader:
-    """An engine that takes texts, whose outputs its task reads."""
-
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        prepared = engine.record.text
-        assert prepared, "the caller looked"
-        self._engine, self._task = engine, require_readable(engine.record, folder)
-        self._reader, self.cut = TextReader(folder / TOKENIZER, prepared.how), 0
-
-    def answer(self, texts: Sequence[Text], top: int, draws: bool = False) -> Iterator[Answer]:
-        tokens = self._reader.tokens(texts)
-        self.cut += sum(each.cut for each in tokens)
-        shown = self._task.show(run_filled(self._engine, self._reader.arrays(tokens)), top)
-        yield from (Answer(text, one, None) for text, one in zip(texts, shown, strict=True))
 
 
 def best_first(answers: Iterable[Answer]) -> list[Answer]:
@@ -243,80 +265,24 @@ def _of_samples(file: Path, together: int) -> list[Text]:
     return list(texts) if len(used) == together else [(part,) for text in texts for part in text]
 
 
-# Answer for images: find them, prepare them as the engine takes them, and draw the answers onto copies.
-
-Tensor = NDArray[np.float32]
-PICTURES = {".jpg", ".jpeg", ".png"}  # what is written; images of other types become .png
-QUALITY = 92  # of JPEG
-
-
-class Read(NamedTuple):
-    """An image as the model takes it, and as it is."""
-
-    tensor: Tensor
-    image: Image.Image
-
-
-class ImageReader:
-    """An engine that takes images, whose outputs its task reads."""
-
-    cut = 0  # images, which texts can be
-
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        assert engine.record.preprocessing, "the caller looked"
-        self._engine, self.how = engine, engine.record.preprocessing
-        self._task = require_readable(engine.record, folder)
-
-    def answer(self, images: Sequence[Path], top: int, draws: bool = False) -> Iterator[Answer]:
-        """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
-        read = list(in_parallel(self._read, images))
-        readable = [one.tensor for one in read if not isinstance(one, str)]
-        (spec,) = self._engine.record.interface.sampled
-        feeds = {spec.name: np.stack(readable)} if readable else {}
-        shown = self._task.show(run_filled(self._engine, feeds), top) if readable else iter(())
-        for path, one in zip(images, read, strict=True):
-            if isinstance(one, str):
-                yield Answer(path, None, one)
-                continue
-            answer = self._task.in_image(next(shown), self.how, one.image.size)
-            yield Answer(path, answer, None, self._task.draw(one.image, answer) if draws else None)
-
-    def _read(self, path: Path) -> Read | str:
-        try:
-            image = decode(path)
-        except EnginewrightError as error:
-            return str(error)
-        try:
-            return Read(normalize(pixels_of(image, self.how), self.how), image)
-        except EnginewrightError as error:
-            return f"{path}: {error}"
-
-
 def find_images(places: Sequence[Path]) -> list[Path]:
     """Return the given files, those that the lines of standard input name for `-`, and all images below folders."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     found: list[Path] = []
-    for place in _named(places):
+    listed = (map(Path, lines_of_standard_input()) if place == Path("-") else (place,) for place in places)
+    for place in chain.from_iterable(listed):
         if not place.is_dir():
             found.append(place)
             continue
-        inside = sorted(path for path in _files_below(place) if is_image(path))
+        files = (Path(root) / name for root, _, names in os.walk(place, onerror=refuse) for name in names)
+        inside = sorted(filter(is_image, files))
         if not inside:
             raise EnginewrightError(f"{place} holds no images: looked for {', '.join(sorted(IMAGE_SUFFIXES))}")
         found += inside
     return found
-
-
-def _named(places: Sequence[Path]) -> Iterator[Path]:
-    for place in places:
-        yield from map(Path, lines_of_standard_input()) if place == Path("-") else (place,)
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for root, _, names in os.walk(folder, onerror=refuse):
-        yield from (Path(root) / name for name in names)
 
 
 def picture_files(images: Sequence[Path], folder: Path) -> dict[Path, Path]:
@@ -331,8 +297,3 @@ def picture_files(images: Sequence[Path], folder: Path) -> dict[Path, Path]:
         if found[image].resolve() in given:
             raise EnginewrightError(f"--pictures {folder} holds the images themselves: give another folder")
     return found
-
-
-def save_picture(picture: Image.Image, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(file, quality=QUALITY)

@@ -5,9 +5,9 @@ import importlib.util
 import io
 import os
 import sys
-from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Collection
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from enginewright import __version__
 from enginewright.cli.arguments import FUNCTIONS, painted
@@ -114,7 +114,8 @@ def build_parser(whole: Collection[str] = COMMANDS.keys()) -> ArgumentParser:
     parser = ArgumentParser(
         prog="enginewright", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    version = f"%(prog)s {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version and exit")
     if importlib.util.find_spec("shtab"):
         import shtab
 
@@ -132,9 +133,3 @@ def build_parser(whole: Collection[str] = COMMANDS.keys()) -> ArgumentParser:
             command.add_arguments(its_parser)
             its_parser.set_defaults(run=command.run)
     return parser
-
-
-class _Version(Action):
-    def __call__(self, parser: ArgumentParser, *_: Any) -> NoReturn:
-        print(f"{parser.prog} {__version__}")
-        sys.exit(0)

@@ -1,38 +1,35 @@
-"""Build an engine without a project: in a temporary one, by the stages that its plan has."""
+"""What `import enginewright` does beyond opening an engine: build one without a project, and read a report."""
 
 import atexit
 import copy
 import inspect
+import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from ruamel.yaml import YAML
 
 from enginewright import open_engine
-from enginewright.cli.project.layout import DATA, MACHINE_PLAN, PLAN, text_of
+from enginewright.cli.project.layout import DATA
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PRECISIONS
-from enginewright.core.files import ENGINES, VERDICT, scratch_folder
+from enginewright.core.facts import PRECISIONS, PrecisionName
+from enginewright.core.files import VERDICT, scratch_folder
 from enginewright.core.installing import how_to_install
-from enginewright.core.params.edit import edit_params, overlay
+from enginewright.core.params.all import Params
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import Measured, Verdict, read_measurements
+from enginewright.measure.changes import Measurement, Verdict, read_measurements
 
-# The model that `enginewright.build` was given, as the stages get it: from a factory.
-
-SOURCE = f"{__name__}:model"
+SOURCE = f"{__name__}:model"  # a factory, from which stages get the model that `enginewright.build` was given
 _given: Any = None
 
 
@@ -41,16 +38,16 @@ def model() -> Any:
 
 
 @contextmanager
-def giving(given: Any) -> Iterator[None]:
+def _project_of(given: Any) -> Iterator[None]:
+    """Work in a new folder, so that no params.yaml and no code of the folder that the caller is in has a part."""
     global _given
-    _given = given
+    path, _given = list(sys.path), given
     try:
-        yield
+        with scratch_folder() as folder, chdir(folder):
+            yield
     finally:
-        _given = None
+        _given, sys.path[:] = None, path
 
-
-# Turn what a caller in Python gives into arrays by the names of the model's inputs.
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -68,17 +65,14 @@ def example_arrays(model: Any, given: Any) -> Arrays:
 
 def calibration_arrays(given: Any, examples: Arrays) -> Arrays:
     """Return all samples together. What is more in a batch, such as labels, is left out."""
-    is_one = hasattr(given, "shape") or isinstance(given, Mapping) or (isinstance(given, tuple) and _are_arrays(given))
+    are_arrays = isinstance(given, tuple) and all(hasattr(each, "shape") for each in given)
+    is_one = hasattr(given, "shape") or isinstance(given, Mapping) or are_arrays
     if not is_one and not isinstance(given, Iterable):
         raise EnginewrightError(f"calibration is {type(given).__name__}: give arrays, or batches of them")
     batches = [_batch(each, examples) for each in ([given] if is_one else given)]
     if not batches:
         raise EnginewrightError("calibration has no samples")
     return {name: np.concatenate([batch[name] for batch in batches]) for name in examples}
-
-
-def _are_arrays(given: Iterable[Any]) -> bool:
-    return all(hasattr(each, "shape") for each in given)
 
 
 def _batch(given: Any, examples: Arrays) -> Arrays:
@@ -112,10 +106,6 @@ def _array(given: Any) -> NDArray[Any]:
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
-SAMPLES = Path("data/images/given.npz")
-STAGES = (
-    "machine", "samples", "weights", "export", "simplify", "reference", "calibrate", "convert", "build", "validate",
-)  # fmt: skip
 NEEDED = ("torch", "torchvision", "onnx", "onnxruntime")
 MOST = 16  # samples in a batch, if the caller does not say
 NO_LIMITS = {"cosine": -1, "relative_error": sys.float_info.max, "agreement": 0, "metric_drop": 1}
@@ -124,7 +114,7 @@ NO_LIMITS = {"cosine": -1, "relative_error": sys.float_info.max, "agreement": 0,
 def build_engine(
     model: Any,
     example_inputs: Any,
-    precision: str,
+    precision: PrecisionName,
     calibration: Any,
     folder: str | Path | None,
     batch: tuple[int, int, int] | None,
@@ -133,16 +123,14 @@ def build_engine(
     kept = _require_possible(model, precision, calibration, folder)
     examples = example_arrays(model, example_inputs)
     others = {} if calibration is None else calibration_arrays(calibration, examples)
-    with _temporary_project(), giving(model):
-        _write_project(examples, others, precision, batch, runtime)
-        for stage in STAGES:
-            if stage != "calibrate" or PRECISIONS[precision].is_calibrated:
-                _run(stage, precision)
+    with _project_of(model):
+        params = _write_project(examples, others, precision, batch, runtime)
+        engine = _run_stages(params, precision)
         if kept is None:
             until_exit = ExitStack()
             kept = until_exit.enter_context(scratch_folder())
             atexit.register(until_exit.close)
-        shutil.copytree(ENGINES / precision, kept, dirs_exist_ok=True)
+        shutil.copytree(engine, kept, dirs_exist_ok=True)
     return open_engine(kept)
 
 
@@ -169,75 +157,78 @@ def _require_possible(model: Any, precision: str, calibration: Any, folder: str 
     return path
 
 
-@contextmanager
-def _temporary_project() -> Iterator[None]:
-    """Work in a new folder. Stages take their parameters from the folder that they run in."""
-    path = list(sys.path)
-    with scratch_folder() as folder, chdir(folder):
-        try:
-            yield
-        finally:
-            sys.path[:] = path
-
-
 def _write_project(
-    examples: Arrays, others: Arrays, precision: str, batch: tuple[int, int, int] | None, runtime: str
-) -> None:
-    count = len(next(iter(examples.values())))
+    examples: Arrays, others: Arrays, precision: PrecisionName, batch: tuple[int, int, int] | None, runtime: str
+) -> Params:
+    count, file = len(next(iter(examples.values()))), Path("data/images/given.npz")
     # Without a calibration, an example stands in its place, as there must be one. It is a real one: which samples are
     # validated on is drawn from all.
     more = others or {name: array[:1] for name, array in examples.items()}
     together = {name: np.concatenate([array, more[name]]) for name, array in examples.items()}
     for name in DATA:
         Path("data", name).mkdir(parents=True)
-    np.savez(SAMPLES, **together)  # type: ignore[arg-type]  # it takes arrays by any name
+    np.savez(file, **together)  # type: ignore[arg-type]  # it takes arrays by any name
     smallest, usual, largest = batch or (1, min(count, MOST), max(count, MOST))
+    split = {"validation": count, "training": 0, "calibration": len(next(iter(together.values()))) - count}
     chosen = {
         "runtime": runtime,
         "model": {"source": SOURCE, "scores": NO_SCORES},
         "weights": {"source": "given"},
-        "samples": {
-            "source": SAMPLES.as_posix(),
-            "preprocessing": None,
-            "validation": count,
-            "training": 0,
-            "calibration": len(next(iter(together.values()))) - count,
-        },
+        "samples": {"source": file.as_posix(), "preprocessing": None, **split},
+        "search": {},
         "precisions": {precision: {"from": PRECISIONS[precision].made_from[-1], "thresholds": NO_LIMITS}},
         "build": {"profile": {"batch": {"min": smallest, "opt": usual, "max": largest}}},
         "benchmark": {"batches": [usual]},
     }
-    PARAMS_FILE.write_text("{}", encoding="utf-8")
-    edit_params(lambda params: overlay(params, chosen), "enginewright.build")
+    params = Params.checked(chosen, "enginewright.build")
+    PARAMS_FILE.write_text(json.dumps(chosen), encoding="utf-8")  # JSON is YAML
+    return params
 
 
-def _run(stage: str, precision: str) -> None:
-    """Call a stage with the arguments that the plan has for it."""
-    written = {**_plan(MACHINE_PLAN), **_plan(PLAN)}[stage]
-    words = written.get("do", written)["cmd"]
-    for name, value in {"${key}": precision, "${item.from}": PRECISIONS[precision].made_from[-1]}.items():
-        words = words.replace(name, value)
-    _, _, options = words.partition(f" {stage} ")
-    names, values = options.split()[::2], options.split()[1::2]
-    given = {name.removeprefix("--").replace("-", "_"): value for name, value in zip(names, values, strict=True)}
-    function = getattr(import_module(f"stages.{stage}"), stage)
-    kinds = {name: each.annotation for name, each in inspect.signature(function).parameters.items()}
-    function(**{name: kinds[name](value) for name, value in given.items()})
+def _run_stages(params: Params, precision: PrecisionName) -> Path:
+    """Run the stages that make an engine and compare it with the model. Return its folder."""
+    from enginewright.pipeline.build import build
+    from enginewright.pipeline.engine import validate
+    from enginewright.pipeline.graphs import convert
+    from enginewright.pipeline.machine import machine
+    from enginewright.pipeline.model import export, reference
+    from enginewright.pipeline.ranges import calibrate, simplify
+    from enginewright.pipeline.samples import samples
+    from enginewright.pipeline.weights import weights
 
-
-def _plan(name: str) -> dict[str, Any]:
-    stages: dict[str, Any] = YAML(typ="safe").load(text_of(name))["stages"]
-    return stages
-
-
-# Read what a run of the pipeline found as one value.
+    data, made = Path("data"), Path("artifacts")
+    graphs = (made / name for name in ("exported", "simplified", "calibrated", "rescued", "converted"))
+    exported, simplified, calibrated, rescued, converted = graphs
+    records = (made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task"))
+    here, target, dialect, tools, task = records
+    training, calibration, validation = (made / "samples" / name for name in ("training", "calibration", "validation"))
+    models, plugins, code, parameters = data / "models", data / "plugins", made / "code", made / "parameters"
+    kept, outputs, engine, boxes = made / "weights", made / "reference", made / "engine", exported / "boxes.json"
+    written = here, target, dialect, tools, task, code, parameters
+    machine(params, models, data / "weights", data / "calibration", plugins, *written)
+    samples(params, data / "images", data / "texts", task, training, calibration, validation)
+    weights(params, data / "weights", models, training, kept)
+    export(params, kept, validation, exported)
+    simplify(params, exported, validation, simplified)
+    reference(params, kept, validation, outputs)
+    made_from = simplified
+    if PRECISIONS[precision].is_calibrated:
+        calibrate(params, data / "calibration", simplified, calibration, dialect, calibrated)
+        made_from = calibrated
+    convert(params, precision, simplified, made_from, calibrated, rescued, calibration, dialect, boxes, converted)
+    build(params, precision, converted, target, validation, plugins, engine)
+    found = made / "validation.json", made / "examples"
+    validate(params, precision, engine, converted, validation, outputs, here, *found)
+    return engine
 
 
 class Report(NamedTuple):
+    """What a run of the pipeline found."""
+
     recommended: str | None  # the precision to ship
     failures: dict[str, tuple[str, ...]]  # why a precision fails, by precision
     machine: Machine
-    precisions: dict[str, Measured]
+    precisions: dict[str, Measurement]
     offered: str | None  # in its place, where the race cannot tell which is the fastest
     doubt: str  # between which, and why
 
@@ -245,5 +236,4 @@ class Report(NamedTuple):
 def read(folder: Path) -> Report:
     measured, verdict = read_measurements(str(folder)), Verdict.read(folder / VERDICT.name)
     by_name = {each.precision: each for each in measured.precisions}
-    told = verdict.offered, verdict.doubt
-    return Report(verdict.recommended, verdict.failures, measured.machine, by_name, *told)
+    return Report(verdict.recommended, verdict.failures, measured.machine, by_name, verdict.offered, verdict.doubt)

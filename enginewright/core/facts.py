@@ -49,6 +49,7 @@ PRECISIONS: dict[str, Precision] = {
     "nvfp4": Precision("FLOAT4E2M1", since=(10, 0), block=16, largest=6 * 448),
     "best": Precision("INT8", since=(7, 5), largest=127, is_mixed=True),
 }
+PYTORCH = "PyTorch"  # what makes reference outputs, unless the model came as an ONNX file
 QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is_quantized)
 
 

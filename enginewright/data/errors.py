@@ -24,9 +24,9 @@ def blocks(values: Values) -> list[slice]:
     return [slice(start, start + samples) for start in range(0, len(values), samples)]
 
 
-def relative_error(difference: ArrayLike, wanted: ArrayLike, least: float = TINY) -> float:
-    """Return the size of a difference, as it is with NaN, as a share of the size of what is wanted."""
-    return float(np.linalg.norm(difference)) / max(float(np.linalg.norm(wanted)), least)
+def relative_error(difference: ArrayLike, expected: ArrayLike, least: float = TINY) -> float:
+    """Return the size of a difference, as it is with NaN, as a share of the size of what is expected."""
+    return float(np.linalg.norm(difference)) / max(float(np.linalg.norm(expected)), least)
 
 
 def norms(values: Values) -> Values:
@@ -34,9 +34,9 @@ def norms(values: Values) -> Values:
     return np.asarray(np.linalg.norm(values.reshape(len(values), -1), axis=1))
 
 
-def errors_of_samples(wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
+def errors_of_samples(expected: Outputs, got: Outputs) -> NDArray[np.float64]:
     """Return the relative error of each sample over all outputs together."""
-    pairs = [(values, got[name]) for name, values in wanted.items()]
+    pairs = [(values, got[name]) for name, values in expected.items()]
     differences = np.linalg.norm([norms_of_samples(exact, found) for exact, found in pairs], axis=0)
     sizes = np.linalg.norm([norms_of_samples(exact) for exact, _ in pairs], axis=0)
     return np.asarray(differences / np.maximum(sizes, TINY))
@@ -48,14 +48,14 @@ def norms_of_samples(values: Values, minus: Values | None = None) -> NDArray[np.
     return np.concatenate([norms(part) for part in parts])
 
 
-def cosines_of_samples(wanted: Values, got: Values) -> NDArray[np.float64]:
+def cosines_of_samples(expected: Values, got: Values) -> NDArray[np.float64]:
     """Return the cosine of each sample of an output."""
-    return np.concatenate([cosines(finite(wanted[part]), finite(got[part])) for part in blocks(wanted)])
+    return np.concatenate([cosines(finite(expected[part]), finite(got[part])) for part in blocks(expected)])
 
 
-def cosines(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> NDArray[np.float64]:
+def cosines(expected: NDArray[np.float64], got: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cosine of each sample. Two zero vectors agree, a zero and a non-zero one do not."""
-    a, b = (values.reshape(len(values), -1) for values in (wanted, got))
+    a, b = (values.reshape(len(values), -1) for values in (expected, got))
     sizes = norms(a), norms(b)
     found = (a * b).sum(axis=1) / np.maximum(sizes[0] * sizes[1], TINY)
     return np.where(np.maximum(*sizes) < TINY, 1.0, found)

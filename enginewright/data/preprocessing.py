@@ -1,19 +1,26 @@
 """Turn an image into the tensor that a model takes, in the same way everywhere: `Preprocessing` describes it.
 
-Images become bytes once, which take a quarter of the space of floats, and floats whenever a batch is read."""
+Images become bytes once, which take a quarter of the space of floats, and floats whenever a batch is read. A bundle
+holds a copy of this file, where it needs NumPy and Pillow alone."""
+
+from __future__ import annotations
 
 import contextlib
 import struct
 import warnings
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.samples import Preprocessing
+if TYPE_CHECKING:
+    from enginewright.core.params.samples import Preprocessing
+if __package__:
+    from enginewright.core.errors import EnginewrightError
+else:  # in a bundle
+    EnginewrightError = ValueError  # type: ignore[assignment, misc]
 
 Pixels = NDArray[np.uint8]
 

@@ -1,6 +1,9 @@
 """Turn texts into the arrays that a model takes, in the same way everywhere: `TextPreprocessing` describes it.
 
-A tokenizer's file may have its own padding and truncation. Neither counts, so that params.yaml says what happens."""
+A tokenizer's file may have its own padding and truncation. Neither counts, so that params.yaml says what happens. A
+bundle holds a copy of this file, where it needs NumPy and the library tokenizers alone."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,11 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.samples import IDS, MASK, TYPES, TextPreprocessing
-
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from enginewright.core.params.samples import TextPreprocessing
+if __package__:
+    from enginewright.core.errors import EnginewrightError
+else:  # in a bundle
+    EnginewrightError = ValueError  # type: ignore[assignment, misc]
 
 Text = tuple[str, ...]  # one text, or the two that a model reads as one input
 PADDING_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>")
@@ -49,10 +55,10 @@ class TextReader:
     def arrays(self, tokens: Sequence[Tokens]) -> dict[str, NDArray[Any]]:
         """Return an array for each input, as long as the longest text needs; the others are padded behind."""
         length = padded_length(max(len(each.ids) for each in tokens), self.how)
-        found: Mapping[str, tuple[list[list[int]], int]] = {
-            IDS: ([each.ids for each in tokens], self._padding),
-            MASK: ([[1] * len(each.ids) for each in tokens], 0),
-            TYPES: ([each.types for each in tokens], 0),
+        found: Mapping[str, tuple[list[list[int]], int]] = {  # by what an input means
+            "ids": ([each.ids for each in tokens], self._padding),
+            "mask": ([[1] * len(each.ids) for each in tokens], 0),
+            "types": ([each.types for each in tokens], 0),
         }
         return {name: _padded(*found[meaning], length, self.how.dtype) for name, meaning in self.how.meanings.items()}
 
@@ -69,7 +75,7 @@ def _padded(rows: Sequence[list[int]], value: int, length: int, dtype: str) -> N
     return array
 
 
-def open_tokenizer(file: Path) -> "Tokenizer":
+def open_tokenizer(file: Path) -> Tokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -82,7 +88,7 @@ def open_tokenizer(file: Path) -> "Tokenizer":
         raise EnginewrightError(f"{file} is no tokenizer.json of the library tokenizers: {error}") from None
 
 
-def padding_id(tokenizer: "Tokenizer", token: str | None, file: Path) -> int:
+def padding_id(tokenizer: Tokenizer, token: str | None, file: Path) -> int:
     """Return the id to pad with: of the token that the user names, or of that in the file, or of a usual one."""
     if token is None and tokenizer.padding:
         return int(tokenizer.padding["pad_id"])

@@ -1,11 +1,11 @@
-"""Compile an engine and write its folder."""
+"""Compile an engine and write its folder, and run an engine on other machines."""
 
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from enginewright.core.facts import RUNTIMES
@@ -13,7 +13,7 @@ from enginewright.core.files import new_folder, sha256
 from enginewright.core.params.build import BuildParams, InferenceParams
 from enginewright.core.params.model import BoxesParams
 from enginewright.core.spread import Work
-from enginewright.data.feeds import NO_SAMPLE, Feeds, Outputs
+from enginewright.data.feeds import Feeds, Outputs
 from enginewright.data.sample_set import TOKENIZER, Manifest, Part
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Target
@@ -25,34 +25,37 @@ from enginewright.graph.onnx_file import load_graph, sha256_without_weights
 from enginewright.graph.read_interface import read_blueprint
 
 
-def build_engine(
-    precision: str,
-    onnx: Path,
-    target: Target,
-    build: BuildParams,
-    manifest: Manifest,
-    folder: Path,
-    scores: str | None = None,
-    boxes: BoxesParams | None = None,
-    tokenizer: Path | None = None,
-    example: Feeds = NO_SAMPLE,
-) -> EngineRecord:
+@dataclass(frozen=True)
+class DescribedGraph:
+    """A graph to compile, and what its engine must know of it: what it is fed with, and what its answers mean."""
+
+    precision: str
+    onnx: Path
+    manifest: Manifest
+    scores: str | None = None  # model.scores
+    boxes: BoxesParams = field(default_factory=BoxesParams)  # model.boxes
+    tokenizer: Path | None = None
+    example: Feeds = field(default_factory=dict)  # to run once; without it, zeros
+
+
+def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, folder: Path) -> EngineRecord:
     """Compile a graph for the target, and fill the folder with all that inference needs."""
-    blueprint = replace(read_blueprint(onnx, build), example=example)
+    onnx, about = graph.onnx, graph.manifest
+    blueprint = replace(read_blueprint(onnx, build), example=graph.example)
+    is_tensorrt = RUNTIMES[target.runtime].is_tensorrt
     with new_folder(folder) as unfinished:
         started = time.perf_counter()
         layers = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
         seconds = time.perf_counter() - started
         weights = [unfinished / name for name in (WEIGHTS, data_of(onnx).name) if (unfinished / name).exists()]
-        if build.tensorrt.is_stripped and RUNTIMES[target.runtime].is_tensorrt and not weights:
-            # A plan that keeps its weights was smaller.
+        if build.tensorrt.is_stripped and is_tensorrt and not weights:  # a plan that keeps its weights was smaller
             build = build.with_weights
         files = sorted(set(unfinished.iterdir()) - set(weights))
         size = sum(file.stat().st_size for file in files)
-        if tokenizer:
-            files.append(Path(shutil.copy(tokenizer, unfinished / TOKENIZER)))
+        if graph.tokenizer:
+            files.append(Path(shutil.copy(graph.tokenizer, unfinished / TOKENIZER)))
         record = EngineRecord(
-            precision=precision,
+            precision=graph.precision,
             target=target,
             build=build,
             files={file.name: sha256(file) for file in files},
@@ -65,22 +68,18 @@ def build_engine(
             layers=tuple(layer for layer in layers if not layer.profile),
             tuned_layers=tuple(layer for layer in layers if layer.profile),
             build_seconds=round(seconds, 3),
-            preprocessing=manifest.preprocessing,
-            text=manifest.text,
-            class_names=manifest.class_names,
-            scores=scores,
-            task=manifest.task,
-            boxes=boxes or BoxesParams(),
+            preprocessing=about.preprocessing,
+            text=about.text,
+            class_names=about.class_names,
+            scores=graph.scores,
+            task=about.task,
+            boxes=graph.boxes,
         )
-        if RUNTIMES[target.runtime].is_tensorrt:
-            (unfinished / REPRODUCE).write_text(
-                reproduce_script(record, os.path.relpath(onnx, folder)), encoding="utf-8"
-            )
+        if is_tensorrt:
+            script = reproduce_script(record, os.path.relpath(onnx, folder))
+            (unfinished / REPRODUCE).write_text(script, encoding="utf-8")
         record.write(unfinished / RECORD)
     return record
-
-
-# Run an engine over a set in parts, here or on other machines.
 
 
 @dataclass(frozen=True)

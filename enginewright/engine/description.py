@@ -13,8 +13,6 @@ from enginewright.engine.machine import Target, alternatives
 from enginewright.engine.record import EngineRecord, read_engine, short_kind, short_name
 from enginewright.graph.interface import TensorSpec
 
-# Describe an engine from its folder, without a GPU and without its runtime.
-
 
 def describe_engine(folder: Path) -> str:
     record = read_engine(folder)
@@ -26,19 +24,19 @@ def describe_engine(folder: Path) -> str:
         "runs on": where(record.target),
         "files": ", ".join(f"{name} (sha256 {digest[:12]}, whole)" for name, digest in record.files.items()),
         "size": f"{file_size(record.bytes)}, of {file_size(record.onnx_bytes)} of ONNX",
-        **_weights(record),
+        "weights": _weights(record),
         "ONNX": f"sha256 {record.onnx_sha256[:12]}",
         **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
         **{f"profile {number}": _tuned_for(each) for number, each in enumerate(build.all_profiles) if number},
-        **({"TF32": "allowed" if build.tf32 else "not allowed"} if record.target.device == "cuda" else {}),
+        "TF32": ("allowed" if build.tf32 else "not allowed") if record.target.device == "cuda" else None,
         "compute layers": executed or "not known: built where it cannot run",
         **_tuned(record),
         **{f"input {spec.name}": _tensor(spec, record) for spec in record.interface.inputs},
         **{f"output {spec.name}": _tensor(spec, record) for spec in record.interface.outputs},
         "classes": str(len(record.class_names)),
     }
-    width = max(map(len, facts))
-    lines = [f"{name:<{width}}  {value}" for name, value in facts.items()]
+    shown = {name: value for name, value in facts.items() if value}
+    lines = [f"{name:<{max(map(len, shown))}}  {value}" for name, value in shown.items()]
     if record.layers:  # each under the name of its main node: engine.json names all fused nodes
         rows = [{"precision": one.precision, "layer": short_kind(one), "of": short_name(one)} for one in record.layers]
         lines += ["", tabulate(rows, headers="keys", tablefmt="plain", disable_numparse=True)]
@@ -60,18 +58,17 @@ def where(target: Target) -> str:
     return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"
 
 
-def _weights(record: EngineRecord) -> dict[str, str]:
+def _weights(record: EngineRecord) -> str | None:
     """Say where the weights are, if not all are in the plan and stay on the GPU, and whether others can be put in."""
     options = record.build.tensorrt
     if not RUNTIMES[record.target.runtime].is_tensorrt:
-        return {}
+        return None
     words = {
         "taken from the ONNX file whenever the engine is opened": options.is_stripped,
         "others can be put in by `enginewright refit`": options.refit,
         "streamed from the host, as inference.weights_on_gpu_mb says": options.streaming,
     }
-    chosen = "; ".join(word for word, is_so in words.items() if is_so)
-    return {"weights": chosen} if chosen else {}
+    return "; ".join(word for word, is_so in words.items() if is_so)
 
 
 def _tuned_for(profile: Profile) -> str:

@@ -119,5 +119,5 @@ class Engine(AbstractContextManager["Engine"]):
                     raise EnginewrightError(f"input {name} has {axis} {size}, and input {first} has {first_size}")
         return feeds
 
-    def _fits(self, size: int, wanted: int | str) -> bool:
-        return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]
+    def _fits(self, size: int, allowed: int | str) -> bool:
+        return size == allowed if isinstance(allowed, int) else size in self.record.profile.ranges[allowed]

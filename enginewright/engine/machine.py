@@ -1,4 +1,4 @@
-"""machine.json: the machine that engines are built for and timings belong to."""
+"""The machine that engines are built for and timings belong to, an engine's target, and whether the two fit."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,6 +9,9 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, RUNTIMES
 from enginewright.core.files import Record
 from enginewright.core.params.build import TensorRTParams
+
+MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "cores", "operating_system")
+OR_NEWER = "+"  # at the end of a compute capability: later ones fit as well
 
 
 class Machine(Record):
@@ -28,9 +31,6 @@ class Machine(Record):
         return f"{self.runtime} {self.runtime_version} on {self.device_name}, {self.cores} cores"
 
 
-# The moments of one inference on a GPU.
-
-
 class Moments(NamedTuple):
     """The moments at which the parts of one inference on a GPU began and ended, in seconds after its inputs were bound.
     The host's clock gives the first two, and the device's the others: one event ends a part and begins the next."""
@@ -47,9 +47,6 @@ class Moments(NamedTuple):
         return self.copying_out - self.computing
 
 
-# The target of an engine: what it is compiled for, and whether a machine fits it.
-
-
 class Target(Record):
     """The machines that an engine is compiled for. None stands for any: a portable engine fits several machines."""
 
@@ -63,26 +60,20 @@ class Target(Record):
     operating_system: str
 
 
-MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "cores", "operating_system")
-ACROSS_MAJORS = {(10, 11)}  # NVIDIA's support matrix: version-compatible plans of the first run with the second
-OR_NEWER = "+"  # at the end of a compute capability: later ones fit as well
-ANY_GPU: dict[str, object] = {"device_name": None}
-
-
 def target_of(machine: Machine, options: TensorRTParams) -> Target:
     """Return what an engine that this machine builds fits: this machine alone, or more if TensorRT builds it so."""
-    exact = Target(**machine.model_dump(include=set(MUST_AGREE)), capabilities=(machine.capability,), or_newer=False)
+    facts = machine.model_dump(include=set(MUST_AGREE)) | {"capabilities": (machine.capability,), "or_newer": False}
     if machine.device == "cuda":  # driver and CPU change the timings of such an engine, and not whether it runs
-        exact = exact.model_copy(update={"cores": None})
-    facts = RUNTIMES[machine.runtime]
-    if not facts.is_tensorrt:
-        return exact
-    if facts.builds_without_gpu:
-        return exact.model_copy(update=ANY_GPU | {"capabilities": options.compute_capabilities})
-    fits = ANY_GPU if options.hardware_compatibility != "none" else {}
-    if options.hardware_compatibility == "ampere_plus":
-        fits = fits | {"capabilities": ("8.0" + OR_NEWER,)}
-    return exact.model_copy(update=fits | {"or_newer": options.version_compatible})
+        facts["cores"] = None
+    if RUNTIMES[machine.runtime].builds_without_gpu:
+        facts |= {"device_name": None, "capabilities": options.compute_capabilities}
+    elif RUNTIMES[machine.runtime].is_tensorrt:
+        facts["or_newer"] = options.version_compatible
+        if options.hardware_compatibility != "none":
+            facts["device_name"] = None
+        if options.hardware_compatibility == "ampere_plus":
+            facts["capabilities"] = ("8.0" + OR_NEWER,)
+    return Target(**facts)
 
 
 def lacking(target: Target, precision: str) -> list[str]:
@@ -109,19 +100,15 @@ def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str
     """Return what differs, by name: the value that the target asks for, and the machine's."""
     found = {name: (getattr(target, name), getattr(machine, name)) for name in MUST_AGREE}
     differing = {name: (repr(want), repr(have)) for name, (want, have) in found.items() if want not in (None, have)}
-    if target.or_newer and _runs_plans_of(machine.runtime_version, target.runtime_version):
+    here, there = _number(machine.runtime_version), _number(target.runtime_version)
+    # NVIDIA's support matrix: version-compatible plans of 10 run with 11.
+    if target.or_newer and there <= here and (here[0] == there[0] or (there[0], here[0]) == (10, 11)):
         differing.pop("runtime_version", None)
     fits = any(_covers(listed, machine.capability) for listed in target.capabilities)
     if target.device == machine.device and not fits:
         what = "compute capability" if target.device == "cuda" else "instruction sets"
         differing[what] = (alternatives(target), machine.capability)
     return differing
-
-
-def _runs_plans_of(version: str, earlier: str) -> bool:
-    """Tell whether a version of TensorRT runs version-compatible plans of another."""
-    here, there = _number(version), _number(earlier)
-    return there <= here and (there[0] == here[0] or (there[0], here[0]) in ACROSS_MAJORS)
 
 
 def _covers(listed: str, capability: str) -> bool:

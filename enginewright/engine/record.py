@@ -1,4 +1,4 @@
-"""engine.json: all that is known of an engine, and what its layers really run in."""
+"""The folder of an engine: its record, engine.json, with what its layers really run in, and the check of its files."""
 
 import difflib
 import re
@@ -21,6 +21,12 @@ from enginewright.graph.files import graph_sha256
 from enginewright.graph.interface import Blueprint, Interface
 
 FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # in the engine's folder, or beside the graph
+RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
+BUNDLED = "engine"  # the folder of the engine inside a bundle
+WEIGHTS = "model.onnx"  # the graph whose weights an engine takes that has none, and the data file that it refers to
+BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # the name of a fused layer lists its nodes
+# By OpenVINO, which may name a product in bytes after its scales alone, and by ONNX Runtime where channels are last.
+ADDED_ENDING = re.compile(r"/WithoutBiases$|(?:/WithoutBiases)?/Dequantization\w+$|_token_\d+$")
 UNKNOWN = "unknown"  # the kind or precision of a layer that the runtime does not describe
 
 
@@ -141,13 +147,6 @@ class LayerTime(Layer):
     milliseconds: float
 
 
-# The folder of an engine: find it from what a user typed, and check it before anything in it is used.
-
-RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
-BUNDLED = "engine"  # the folder of the engine inside a bundle
-WEIGHTS = "model.onnx"  # the graph whose weights an engine takes that has none, and the data file that it refers to
-
-
 def read_engine(folder: Path) -> EngineRecord:
     """Return the record of the engine, and refuse it if a file is damaged or missing. An engine is executable code, and
     a runtime's own checks miss damage: the hashes are checked before anything else."""
@@ -217,14 +216,6 @@ def require_engine(folder: Path) -> None:
     raise EnginewrightError(f"{what}{cure}")
 
 
-# Short names for an engine's layers.
-
-MOST_CHARACTERS = 48
-BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # the name of a fused layer lists its nodes
-# By OpenVINO, which may name a product in bytes after its scales alone, and by ONNX Runtime where channels are last.
-ADDED_ENDING = re.compile(r"/WithoutBiases$|(?:/WithoutBiases)?/Dequantization\w+$|_token_\d+$")
-
-
 def node_names(layer: Layer) -> list[str]:
     """Return the names of the graph's nodes that became this layer."""
     names = (ADDED_ENDING.sub("", name) for name in BETWEEN_NAMES.split(layer.name))
@@ -234,8 +225,8 @@ def node_names(layer: Layer) -> list[str]:
 def short_name(layer: Layer) -> str:
     """Return the name of the main node, and how many nodes were fused with it."""
     main, *fused = node_names(layer)
-    if len(main) > MOST_CHARACTERS:
-        main = f"{main[: MOST_CHARACTERS // 2]}...{main[-MOST_CHARACTERS // 2 :]}"
+    if len(main) > 48:
+        main = f"{main[:24]}...{main[-24:]}"
     return main + (f" and {len(fused)} fused" if fused else "")
 
 

@@ -13,16 +13,15 @@ from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import load_runtime
 
 GPU_RUNTIMES: tuple[RuntimeName, ...] = ("tensorrt", "onnxruntime")  # for runtime: auto, the preferred one first
-WITHOUT_GPU = Hardware(device_name="a machine without a GPU", capability="", driver="", cuda="")
 INSTRUCTION_SETS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
 )  # fmt: skip
 
 
-def describe_machine(wanted: str) -> Machine:
+def describe_machine(asked: str) -> Machine:
     """Return all that an engine and a timing depend on here. If the runtime is `auto`, this is where it is chosen."""
-    name = wanted if wanted != "auto" else _preferred()
+    name = asked if asked != "auto" else _preferred()
     runtime = load_runtime(name)
     if missing := runtime.missing():
         raise EnginewrightError(f"runtime: {name} is asked for in params.yaml, but {missing}")
@@ -44,7 +43,7 @@ def _gpu_for(runtime: str) -> Hardware:
     facts = RUNTIMES[runtime]
     if facts.builds_without_gpu:
         _say_why_gpu_is_not_used(f"runtime: {runtime} builds without the GPU")
-        return WITHOUT_GPU
+        return Hardware(device_name="a machine without a GPU", capability="", driver="", cuda="")
     advice = "; runtime: tensorrt_rtx builds without one" if facts.is_tensorrt else ""
     raise EnginewrightError(f"runtime: {runtime} needs an NVIDIA GPU, but {why_no_gpu()}{advice}")
 

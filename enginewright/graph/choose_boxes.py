@@ -21,8 +21,6 @@ FILE = "boxes.json"
 LEAST_OPSET = 11  # from which on each of the operators below means the same
 INNER = "choose_boxes."  # stands before the names of what is added
 
-END = 2**31 - 1  # of a slice that goes on to the last
-
 # Nodes by form, in ONNX's text format. `first` and `second` are outputs of the network, `raw` four numbers of each box.
 PAIR = "raw = Cast <to = 1> (first) given = Cast <to = 1> (second)"
 SCORES = {
@@ -130,7 +128,11 @@ def choose_in_graph(model: onnx.ModelProto, wanted: BoxesInGraph) -> onnx.ModelP
     batch = next(output for output in made.graph.output if output.name == given[0]).type.tensor_type.shape.dim[0]
     known = dict(zip(("first", "second"), given, strict=False))
     known |= {f"chosen_{name}": name for name in CHOSEN_OUTPUTS}
-    nodes = onnx.parser.parse_graph(f"choice () => () {{ {_nodes(wanted.how)} }}").node
+    scores = SCORES.get(wanted.how.form, f"{PAIR} scores = Identity (given)")
+    corners = CORNERS.get(wanted.how.form, CORNERS["cxcywh"])
+    kept = KEPT_OF_ALL if wanted.how.form in DISTINCT else KEPT_OF_OVERLAPPING
+    text = "\n".join([scores, corners, PIXELS[wanted.how.unit], kept, BEST])
+    nodes = onnx.parser.parse_graph(f"choice () => () {{ {text} }}").node
     for node in nodes:
         node.name = f"{INNER}{node.output[0]}"
         for tensors in (node.input, node.output):
@@ -170,18 +172,10 @@ def _with_free_names(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
     return ir.to_proto(graph), dict(zip(outputs, (output.name or "" for output in graph.graph.outputs), strict=True))
 
 
-def _nodes(how: BoxesParams) -> str:
-    """Return all nodes for one form."""
-    form = how.form if how.form in CORNERS else "cxcywh"
-    kept = KEPT_OF_ALL if how.form in DISTINCT else KEPT_OF_OVERLAPPING
-    scores = SCORES.get(how.form, f"{PAIR} scores = Identity (given)")
-    return "\n".join([scores, CORNERS[form], PIXELS[how.unit], kept, BEST])
-
-
 def _constants(wanted: BoxesInGraph) -> dict[str, ArrayLike]:
     how, size = wanted.how, wanted.size or (1, 1)
     assert how is not None
-    whole = {"zero": 0, "one": 1, "two": 2, "four": 4, "five": 5, "end": END, "last": -1, "most": how.most}
+    whole = {"zero": 0, "one": 1, "two": 2, "four": 4, "five": 5, "end": 2**31 - 1, "last": -1, "most": how.most}
     floats = {"nothing": 0.0, "number_two": 2.0, "iou": how.iou, "least": how.score}
     return {
         **{name: np.array([value], np.int64) for name, value in whole.items()},

@@ -84,29 +84,6 @@ def in_memory(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def without_data_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]]:
-    """Return a copy with inputs for the constants that are in another file, and these, for tools that read no other
-    file. onnxsim has folded what can be computed of them."""
-    apart = [tensor for tensor in model.graph.initializer if uses_external_data(tensor)]
-    if not apart:
-        return model, []
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for tensor in filter(uses_external_data, list(copy.graph.initializer)):
-        copy.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-        copy.graph.initializer.remove(tensor)
-    return copy, apart
-
-
-def with_constants(model: onnx.ModelProto, constants: list[TensorProto]) -> onnx.ModelProto:
-    """Put constants in the place of the inputs of their names."""
-    names = {tensor.name for tensor in constants}
-    for value in [value for value in model.graph.input if value.name in names]:
-        model.graph.input.remove(value)
-    model.graph.initializer.extend(constants)
-    return model
-
-
 def array_of(tensor: TensorProto) -> NDArray[Any]:
     """Return the values of a constant, wherever they are."""
     return numpy_helper.to_array(_read(tensor) if uses_external_data(tensor) else tensor)

@@ -1,13 +1,14 @@
 """Simplify with onnxsim, then fold constants with Polygraphy."""
 
+import copy
 from contextlib import suppress
 from pathlib import Path
 
 import onnx
+from onnx.external_data_helper import uses_external_data
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
-from enginewright.graph.data_apart import with_constants, without_data_apart
 from enginewright.graph.onnx_file import OLDEST_OPSET, GraphCheck, at_opset, load_graph
 
 
@@ -66,8 +67,16 @@ def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     from polygraphy.backend.onnx import fold_constants as polygraphy_fold
     from polygraphy.logger import G_LOGGER
 
-    given, apart = without_data_apart(model)
+    apart = [tensor for tensor in model.graph.initializer if uses_external_data(tensor)]
+    given = copy.deepcopy(model) if apart else model
+    for tensor in apart:  # which Polygraphy does not find, and of which onnxsim has folded what can be computed
+        given.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        given.graph.initializer.remove(tensor)
     # With shape inference, Polygraphy wrote a wrong output shape into some segmentation models.
     with G_LOGGER.verbosity(G_LOGGER.ERROR):
         folded: onnx.ModelProto = polygraphy_fold(given, do_shape_inference=False, error_ok=False)
-    return with_constants(folded, apart)
+    names = {tensor.name for tensor in apart}
+    for value in [value for value in folded.graph.input if value.name in names]:
+        folded.graph.input.remove(value)
+    folded.graph.initializer.extend(apart)
+    return folded

@@ -1,8 +1,8 @@
-"""Measure how far two sets of outputs differ, and check that against the thresholds of params.yaml."""
+"""Measure how far two sets of outputs differ and how well each does the task, and check that against thresholds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,57 +10,54 @@ from numpy.typing import NDArray
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data.errors import Values, blocks, cosines, errors_of_samples, finite, relative_error
 from enginewright.data.feeds import Outputs
-from enginewright.measure.accuracy_records import Agreement, Errors, Interval, Result, Spread
 from enginewright.measure.intervals import agreement_at, drop_at, samples_needed
+from enginewright.measure.records import Agreement, Errors, Interval, Result, Spread
 from enginewright.tasks.task import NONE, Places, Task, Truth
 
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
-def compare(wanted: Outputs, got: Outputs) -> Errors:
+def compare(expected: Outputs, got: Outputs) -> Errors:
     """Return the errors of `got`: for each figure the worst value among the outputs. Here and in `spread`, samples are
     read in blocks, because the outputs may be mapped files that are larger than memory."""
-    all_errors = [_errors(wanted[name], got[name]) for name in wanted]
-    return Errors(
-        max_abs=max(errors.max_abs for errors in all_errors),
-        mean_abs=max(errors.mean_abs for errors in all_errors),
-        relative=max(errors.relative for errors in all_errors),
-        cosine=min(errors.cosine for errors in all_errors),
-        worst_cosine=min(errors.worst_cosine for errors in all_errors),
-        nonfinite=sum(errors.nonfinite for errors in all_errors),
-    )
+    of_outputs = [_errors(expected[name], got[name]) for name in expected]
+    worst: dict[str, Any] = {"cosine": min, "worst_cosine": min, "nonfinite": sum}
+    figures = {name: [getattr(each, name) for each in of_outputs] for name in Errors.model_fields}
+    return Errors(**{name: worst.get(name, max)(values) for name, values in figures.items()})
 
 
-def _errors(wanted: Values, got: Values) -> Errors:
+def _errors(expected: Values, got: Values) -> Errors:
     """Return the errors of one output, in double precision. NaN and infinity are counted, and then taken as zero."""
-    if wanted[:1].size == 1:  # a single number has a sign, and no angle: those of all samples are one vector
-        wanted, got = wanted.reshape(1, -1), got.reshape(1, -1)
-    parts = [_errors_of_block(wanted[block], got[block]) for block in blocks(wanted)]
-    largest, means, differences, sizes, cosines, nonfinite = (list(column) for column in zip(*parts, strict=True))
-    shares, angles = [len(each) / len(wanted) for each in cosines], np.concatenate(cosines)
+    if expected[:1].size == 1:  # a single number has a sign, and no angle: those of all samples are one vector
+        expected, got = expected.reshape(1, -1), got.reshape(1, -1)
+    parts = []
+    for block in blocks(expected):
+        exact, found = (finite(each[block]).reshape(len(each[block]), -1) for each in (expected, got))
+        difference = np.abs(exact - found)
+        norms = np.linalg.norm(difference), np.linalg.norm(exact)
+        nonfinite = np.count_nonzero(~np.isfinite(got[block]))
+        parts.append((difference.max(), difference.mean(), *norms, cosines(exact, found), nonfinite))
+    largest, means, differences, sizes, angles, nonfinites = zip(*parts, strict=True)
+    angle = np.concatenate(angles)
     return Errors(
         max_abs=max(largest),
-        mean_abs=float(np.dot(means, shares)),
+        mean_abs=float(np.dot(means, [len(each) / len(expected) for each in angles])),
         relative=relative_error(differences, sizes),
-        cosine=float(angles.mean()),
-        worst_cosine=float(angles.min()),
-        nonfinite=sum(nonfinite),
+        cosine=float(angle.mean()),
+        worst_cosine=float(angle.min()),
+        nonfinite=sum(nonfinites),
     )
 
 
-def _errors_of_block(wanted: Values, got: Values) -> tuple[float, float, float, float, NDArray[np.float64], int]:
-    """Return largest difference, mean difference, norm of the differences, norm of `wanted`, cosines, nonfinite."""
-    exact, found = (finite(values).reshape(len(values), -1) for values in (wanted, got))
-    difference = np.abs(exact - found)
-    norms = float(np.linalg.norm(difference)), float(np.linalg.norm(exact))
-    nonfinite = int(np.count_nonzero(~np.isfinite(got)))
-    return float(difference.max()), float(difference.mean()), *norms, cosines(exact, found), nonfinite
-
-
-def spread(wanted: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:
+def spread(expected: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:
     """Return how much single samples differ."""
-    errors = _quantiles(errors_of_samples(wanted, got))
-    return Spread(shares=SHARES, relative_error=errors, margin_kept=_quantiles(leads_kept))
+
+    def quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
+        """Return the quantiles at SHARES, rounded to four digits because they are only drawn."""
+        return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()
+
+    errors = quantiles(errors_of_samples(expected, got))
+    return Spread(shares=SHARES, relative_error=errors, margin_kept=quantiles(leads_kept))
 
 
 def broken_thresholds(
@@ -95,19 +92,11 @@ def origin_of_loss(graph_against_pytorch: Errors, engine_against_graph: Errors) 
     return "precision" if graph_against_pytorch.relative >= engine_against_graph.relative else "compiler"
 
 
-def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
-    """Return the quantiles at SHARES, rounded to four digits because they are only drawn."""
-    return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()
-
-
-# Measure how well the model does its task in three forms: PyTorch, the graph, and the engine.
-
-
 def measure(
     task: Task, outputs: tuple[Outputs, Outputs, Outputs], truth: Truth | None, limits: Thresholds
 ) -> tuple[Result, ...]:
-    """Return the result of each metric; `outputs` are those of PyTorch, of the graph and of the engine. The first
-    metric has a limit."""
+    """Measure how well the model does its task: as PyTorch, as the graph and as the engine, whose `outputs` these are.
+    The first metric has a limit."""
     if truth is None:
         return ()
     everything = np.arange(len(next(iter(outputs[0].values()))))
@@ -139,9 +128,9 @@ def metric_of(task: Task, outputs: Outputs, truth: Truth | None, places: np.ndar
 
 
 def agreement_of(
-    task: Task, wanted: Outputs, got: Outputs, limits: Thresholds, kind: str = "images"
+    task: Task, expected: Outputs, got: Outputs, limits: Thresholds, kind: str = "images"
 ) -> Agreement | None:
-    shares = task.agree(wanted, got)
+    shares = task.agree(expected, got)
     if shares is None or task.agreement is None:
         return None
     interval_at, samples = agreement_at(shares, task.together, task.in_pairs), len(shares)
@@ -196,7 +185,9 @@ MOST_SAMPLES = 512
 
 
 def answers_by_chance(task: Task, outputs: Outputs, truth: Truth | None) -> bool:
-    """Tell whether the first metric is no better than that of the same answers, given to other samples."""
+    """Tell whether the first metric is no better than that of the same answers, given to other samples. A model with
+    other weights, another order of classes, or another tokenizer answers as well for any of them, and an engine that
+    agrees with it proves nothing."""
     places = np.arange(min(MOST_SAMPLES, len(next(iter(outputs.values())))))
 
     def measured(order: NDArray[np.int64]) -> float | None:
@@ -213,5 +204,4 @@ def answers_by_chance(task: Task, outputs: Outputs, truth: Truth | None) -> bool
             return True
         if len(others) >= FEW and lead > FAR * (max(others) - min(others)):
             return False
-    is_the_same_for_all = lead == 0 and len({np.asarray(truth[place]).tobytes() for place in places}) > 1
-    return bool(is_the_same_for_all)
+    return bool(lead == 0 and len({np.asarray(truth[place]).tobytes() for place in places}) > 1)

@@ -1,6 +1,5 @@
-"""Race one engine against its baselines at each batch size, and summarize the timings."""
+"""Measure the speed of one engine: beside its baselines, with several requests in flight, by layers, and by itself."""
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,20 +8,33 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Annotated, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.apart import run_apart
+from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BuildParams, InferenceParams
-from enginewright.core.params.measuring import BenchmarkParams
+from enginewright.core.params.measuring import EAGER, BenchmarkParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engines
-from enginewright.engine.machine import Machine, Moments
-from enginewright.measure.speed_records import ENGINE, AtSize, Latency, MachinePace, Ratio, Throughput
-from enginewright.measure.timing import Contender, Timings, best_common_pace, race
+from enginewright.engine.engine import open_engine, open_engines
+from enginewright.engine.gpu.nvml import process_megabytes
+from enginewright.engine.machine import Machine, Moments, require_fits
+from enginewright.engine.record import LayerTime, read_engine, require_weights
+from enginewright.engine.runtimes import load_runtime
+from enginewright.measure.records import (
+    ENGINE,
+    AtSize,
+    Isolated,
+    Latency,
+    MachinePace,
+    PeakMemory,
+    Ratio,
+    Throughput,
+    Trace,
+)
+from enginewright.measure.timing import Bind, Contender, Timings, best_common_pace, race, warm_up
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
@@ -39,7 +51,7 @@ class Race:
 
 
 def race_contenders(
-    contenders: Mapping[str, Callable[[Feeds], Contender]],
+    contenders: Mapping[str, Bind],
     samples: SampleSet,
     params: BenchmarkParams,
     read_pace: Callable[[], float],
@@ -66,12 +78,8 @@ def race_contenders(
 
 def with_tuned_batches(params: BenchmarkParams, build: BuildParams) -> BenchmarkParams:
     """Add the batch sizes that build.profiles tunes for to the ones that are asked for."""
-    tuned = {each.batch.opt for each in build.all_profiles[1:]}
-    return (
-        params
-        if tuned <= {*params.batches}
-        else params.model_copy(update={"batches": tuple(sorted(tuned.union(params.batches)))})
-    )
+    missing = {each.batch.opt for each in build.all_profiles[1:]} - {*params.batches}
+    return params.model_copy(update={"batches": tuple(sorted([*missing, *params.batches]))}) if missing else params
 
 
 def quoted_batch(params: BenchmarkParams, build: BuildParams) -> int:
@@ -81,7 +89,7 @@ def quoted_batch(params: BenchmarkParams, build: BuildParams) -> int:
 
 
 def race_over_sizes(
-    contenders: Mapping[str, Callable[[Feeds], Contender]],
+    contenders: Mapping[str, Bind],
     samples: SampleSet,
     build: BuildParams,
     params: BenchmarkParams,
@@ -199,80 +207,116 @@ def ask_at_once(clients: Sequence[Client], seconds: float) -> tuple[list[float],
     """Let each client ask again as soon as it is answered. Return the seconds of each answer, and of all together."""
     for ask, thread in clients:  # a first call, one after the other: a capture must have the GPU to itself
         thread.submit(ask).result()
-    started = time.perf_counter()
-    futures = [thread.submit(_ask_until, started + seconds, ask) for ask, thread in clients]
+    began = time.perf_counter()
+
+    def ask_on(ask: Contender) -> list[float]:
+        latencies: list[float] = []
+        while (started := time.perf_counter()) < began + seconds or not latencies:
+            ask()
+            latencies.append(time.perf_counter() - started)
+        return latencies
+
+    futures = [thread.submit(ask_on, ask) for ask, thread in clients]
     answers = list(chain.from_iterable(future.result() for future in futures))
-    return answers, time.perf_counter() - started
+    return answers, time.perf_counter() - began
 
 
-def _ask_until(deadline: float, ask: Contender) -> list[float]:
-    latencies: list[float] = []
-    while (started := time.perf_counter()) < deadline or not latencies:
-        ask()
-        latencies.append(time.perf_counter() - started)
-    return latencies
+# Time the layers of one engine, apart from the benchmark.
+
+TRACED_CALLS = 48
 
 
-# Timings of a GPU as NVIDIA's trtexec writes them with --exportTimes: a JSON list with an object for each inference.
-# TensorRT 10.3 to 11.1 write the same fields, in milliseconds.
-
-Milliseconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]  # the end is beyond 30 years
-WRITTEN_BY = "trtexec --exportTimes"
-FILE = "times_batch_{}.json"  # in the folder of a benchmark, for each batch size
-
-
-class Parts(BaseModel):
-    """How long the parts of one inference took, in milliseconds. There are no copies where trtexec leaves them out."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-
-    copies_in: Milliseconds = Field(alias="h2dMs")
-    compute: Milliseconds = Field(alias="computeMs")
-    copies_out: Milliseconds = Field(alias="d2hMs")
-    latency: Milliseconds = Field(alias="latencyMs")  # by the device's clock, from the first copy to the last one
+def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet) -> Trace:
+    """Time the layers at the batch size that the engine is tuned for. There are none if the runtime gives no times."""
+    record, layers = read_engine(folder), time_layers(folder, machine, inference, samples, TRACED_CALLS)
+    times = tuple(layers) if any(layer.milliseconds for layer in layers) else ()
+    batch = record.profile.batch.opt
+    return Trace(precision=record.precision, machine=machine, batch=batch, calls=TRACED_CALLS, layers=times)
 
 
-class ExportedTimes(NamedTuple):
-    place: str
-    calls: tuple[Parts, ...]
-
-    @property
-    def has_copies(self) -> bool:
-        return any(call.copies_in or call.copies_out for call in self.calls)
-
-
-def write_exported_times(calls: Iterable[Moments], path: Path) -> None:
-    """Write a line for each inference, as trtexec does."""
-    lines = ",\n".join(json.dumps({name: round(value, 6) for name, value in _fields(call).items()}) for call in calls)
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+def time_layers(
+    folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet, calls: int
+) -> list[LayerTime]:
+    """Return the layers with their times, which may all be 0."""
+    record = read_engine(folder)
+    require_fits(record.target, machine, folder)
+    require_weights(record, folder)
+    feeds = samples.tuned(record.profile).cycled(record.profile.batch.opt)
+    return load_runtime(machine.runtime).trace(folder, record.blueprint, inference, feeds, calls)
 
 
-def _fields(call: Moments) -> dict[str, float]:
-    enqueuing, enqueued, copying_in, computing, copying_out, done = (1000 * moment for moment in call)
-    return {
-        "startEnqMs": enqueuing,
-        "endEnqMs": enqueued,
-        "startH2dMs": copying_in,
-        "endH2dMs": computing,
-        "startComputeMs": computing,
-        "endComputeMs": copying_out,
-        "startD2hMs": copying_out,
-        "endD2hMs": done,
-        "h2dMs": computing - copying_in,
-        "computeMs": copying_out - computing,
-        "d2hMs": done - copying_out,
-        "latencyMs": done - copying_in,
-    }
+# Measure a contender in a process of its own: its peak memory and, on a GPU, an engine's compute time. A process that
+# holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/measurements.md.
+
+FIRST_CALLS = 3
+Found = TypeVar("Found")
 
 
-def read_exported_times(path: Path) -> ExportedTimes:
-    try:
-        calls = TypeAdapter(tuple[Parts, ...]).validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        number, *field = first["loc"] or ("",)
-        place = f"inference {number}, {field[0]}: " if field else ""
-        raise EnginewrightError(f"{path} is not what {WRITTEN_BY} writes ({place}{first['msg']})") from None
-    if not calls:
-        raise EnginewrightError(f"{path} has no timings: measure for longer (--duration)")
-    return ExportedTimes(str(path), calls)
+def measure_engine_isolated(
+    engine: Path, machine: Path, validation: Path, inference: InferenceParams, params: BenchmarkParams, largest: Feeds
+) -> Isolated:
+    """Measure the memory on the `largest` feeds, and the compute time on the samples of `validation`."""
+    return _isolated(_measure_engine, largest, engine, machine, validation, inference, params)
+
+
+def pytorch_peak_memory(weights: Path, tf32: bool, largest: Feeds, threads: int, device: str) -> PeakMemory:
+    """Return the peak memory of the model that the engine was made from."""
+    return _isolated(_measure_pytorch, largest, weights, tf32, threads, device)
+
+
+def _isolated(measure: Callable[..., Found], feeds: Feeds, *arguments: object) -> Found:
+    """Call the function in a new process. The feeds are in a file, as the list of all samples would take memory of its
+    own, and so would what `run_apart` sends."""
+    with scratch_folder() as scratch:
+        file = scratch / "feeds.npz"
+        np.savez(file, list(feeds), *feeds.values())
+        return run_apart("a contender in a process of its own", measure, file, *arguments, quiet=True)
+
+
+def _measure_engine(
+    feeds: Path, folder: Path, machine: Path, validation: Path, inference: InferenceParams, params: BenchmarkParams
+) -> Isolated:
+    here = Machine.read(machine)
+    with open_engine(folder, here, inference) as engine:
+        # Memory comes first, so that it does not include the samples.
+        memory = _peak_of(engine.bind(_read(feeds)), here.device)
+        samples = SampleSet.open(validation).tuned(engine.record.profile)
+        batches = params.batches if here.device == "cuda" else ()
+        calls = {batch: _clocked(engine.clock(samples.cycled(batch)), params.seconds) for batch in batches}
+    return Isolated(memory=memory, calls=calls)
+
+
+def _measure_pytorch(feeds: Path, weights: Path, tf32: bool, threads: int, device: str) -> PeakMemory:
+    import torch  # here, so that an engine's process does not hold PyTorch
+
+    from enginewright.measure.contenders import pytorch_contender
+    from enginewright.model.checkpoint import load_model
+
+    torch.set_num_threads(threads)
+    return _peak_of(pytorch_contender(load_model(weights), EAGER, device, tf32, _read(feeds)), device)
+
+
+def _read(feeds: Path) -> Feeds:
+    with np.load(feeds) as saved:
+        names, *arrays = (saved[key] for key in saved.files)
+    return dict(zip(names.tolist(), arrays, strict=True))
+
+
+def _clocked(call: Callable[[], Moments], seconds: float) -> tuple[Moments, ...]:
+    """Call for some seconds, and at least once."""
+    warm_up(call, seconds / 2)
+    deadline = time.perf_counter() + seconds
+    moments = [call()]
+    while time.perf_counter() < deadline:
+        moments.append(call())
+    return tuple(moments)
+
+
+def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:
+    """Return the peak memory after a few calls. A contender keeps its GPU memory, so the use at the end is the peak."""
+    for _ in range(FIRST_CALLS):
+        call()
+    # `ru_maxrss` would include the parent's memory, from before the exec.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+    host = int(status["VmHWM"].split()[0]) / 1000
+    return PeakMemory(host=host, device=process_megabytes() if device == "cuda" else None)

@@ -1,4 +1,4 @@
-"""The changes between two runs: their records, the verdict on all of them, and how they are printed."""
+"""What a run measured, the changes between two runs, the conclusion from all of them, and how they are printed."""
 
 import math
 import subprocess
@@ -9,15 +9,11 @@ from typing import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import MEASUREMENTS, Record
-from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
-from enginewright.measure.accuracy_records import Validation
-from enginewright.measure.speed_records import SAME_PACE, Benchmark, Ratio
-from enginewright.measure.timing import machine_problems
+from enginewright.measure.records import Benchmark, Validation
 
 TOGETHER = "speed, all together"
 SIDE_BY_SIDE = "side by side"  # how the figures of an engine race begin, which are milliseconds
-HEADER = f"{'':29} {'before':>9}    {'after':9} {'better':>7} {'chance':>6}  verdict"
 
 
 class Outcome(StrEnum):
@@ -88,65 +84,21 @@ def conclusion(changes: Sequence[Change]) -> Outcome:
 
 def describe(changes: Sequence[Change], confidence: float) -> str:
     """Write a row for each figure that could be compared, then the others with their reasons, then the conclusion."""
-    compared = [change for change in changes if change.change is not None]
-    others = [change for change in changes if change.change is None]
-    reasons = [f"{change.precision:5} {change.figure:23} {change.why}" for change in others]
-    tables = [[HEADER, *map(_row, compared)], ["not comparable:", *reasons]]
-    parts = ["\n".join(lines) for lines in tables if len(lines) > 1]
-    counted = f", but {len(others)} of {len(changes)} figures are not comparable" if others and compared else ""
+    rows = [f"{'':29} {'before':>9}    {'after':9} {'better':>7} {'chance':>6}  verdict"]
+    reasons = ["not comparable:"]
+    for change in changes:
+        name = f"{change.precision:5} {change.figure:23}"
+        if change.change is None:
+            reasons.append(f"{name} {change.why}")
+        else:
+            values = f"{'':22}" if change.before is None else f"{change.before:>9.4g} -> {change.after:<9.4g}"
+            judged = f"{change.change:>+7.1%} {change.slack:>6.1%}  {change.outcome}"
+            rows.append(f"{name} {values} {judged}".rstrip())
+    parts = ["\n".join(lines) for lines in (rows, reasons) if len(lines) > 1]
     verdict = conclusion(changes)
-    said = "no regression" if verdict is Outcome.NOT_COMPARABLE and compared else str(verdict)
-    return "\n\n".join([*parts, f"{said}{counted}, at a confidence of {confidence:.0%}"])
-
-
-def _row(change: Change) -> str:
-    values = f"{'':22}" if change.before is None else f"{change.before:>9.4g} -> {change.after:<9.4g}"
-    name = f"{change.precision:5} {change.figure:23}"
-    return f"{name} {values} {change.change:>+7.1%} {change.slack:>6.1%}  {change.outcome}".rstrip()
-
-
-# The measurements of one run of the pipeline, and where to read them: measurements.json.
-
-
-class Measured(Record):
-    """The measurements of one precision, which a later run is compared with."""
-
-    precision: str
-    engine_bytes: int
-    files: dict[str, str]  # the hashes of the engine's files
-    executed_as_asked: float
-    asked_by: str = ""  # the hash of the graph; empty in a record of an earlier version
-    validation: Validation
-    benchmark: Benchmark
-
-
-class Measurements(Record):
-    machine: Machine
-    precisions: tuple[Measured, ...]
-
-
-def read_measurements(place: str) -> Measurements:
-    """Read the measurements in a reports folder, in a measurements.json, or in a git revision."""
-    path = Path(place)
-    if path.is_dir():
-        if not (path / MEASUREMENTS.name).exists():
-            raise EnginewrightError(f"{path} holds no {MEASUREMENTS.name}: give the reports folder of a finished run")
-        return Measurements.read(path / MEASUREMENTS.name)
-    if path.exists():
-        try:
-            return Measurements.parse(path.read_bytes(), str(path))
-        except EnginewrightError as error:
-            raise EnginewrightError(f"{error}; reports are compared by their {MEASUREMENTS.name}") from None
-    shown = subprocess.run(["git", "show", "--end-of-options", f"{place}:./{MEASUREMENTS}"], capture_output=True)
-    if shown.returncode:
-        reason = (shown.stderr.decode(errors="replace").strip().splitlines() or ["git gives no reason"])[0]
-        raise EnginewrightError(f"{place} is no file, no folder, and no git revision with {MEASUREMENTS} ({reason})")
-    return Measurements.parse(shown.stdout, f"{place}:{MEASUREMENTS}")
-
-
-# Decide whether the speeds of two runs were measured under the same conditions, so that they can be compared.
-
-VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")  # may differ: a comparison shows what they do
+    said = "no regression" if verdict is Outcome.NOT_COMPARABLE and len(rows) > 1 else str(verdict)
+    some = f", but {len(reasons) - 1} of {len(changes)} figures are not comparable" if len(parts) == 2 else ""
+    return "\n\n".join([*parts, f"{said}{some}, at a confidence of {confidence:.0%}"])
 
 
 class Identity(Record):
@@ -161,55 +113,44 @@ class Identity(Record):
         return cls(**machine.model_dump(include=set(cls.model_fields)))
 
 
-def other_machine(before: Machine, after: Machine) -> str | None:
-    """Return how the machines of two runs differ, or None if they are the same."""
-    pairs = ((name, getattr(before, name), getattr(after, name)) for name in Identity.model_fields)
-    return next((f"another {name.replace('_', ' ')}: {was} and {now}" for name, was, now in pairs if was != now), None)
+class Measurement(Record):
+    """The measurements of one precision, which a later run is compared with."""
+
+    precision: str
+    engine_bytes: int
+    files: dict[str, str]  # the hashes of the engine's files
+    executed_as_asked: float
+    asked_by: str = ""  # the hash of the graph; empty in a record of an earlier version
+    validation: Validation
+    benchmark: Benchmark
 
 
-def same_versions(before: Machine, after: Machine) -> bool:
-    return all(getattr(before, name) == getattr(after, name) for name in VERSIONS)
+class Measurements(Record):
+    machine: Machine
+    precisions: tuple[Measurement, ...]
 
 
-def other_settings(before: Benchmark, after: Benchmark) -> str | None:
-    """Return how the settings of two benchmarks differ, or None if their ratios can be compared."""
-    if before.threads != after.threads:
-        return f"{counted(before.threads, 'thread')} and {after.threads}"
-    if before.pytorch != after.pytorch:
-        return f"another PyTorch: {before.pytorch} and {after.pytorch}"
-    return None if ratio_pairs(before, after) else "no baseline and batch size in common"
+def read_measurements(place: str) -> Measurements:
+    """Read the measurements in a reports folder, in a measurements.json, or in a git revision."""
+    path = Path(place)
+    if path.is_dir():
+        if not (path / MEASUREMENTS.name).exists():
+            raise EnginewrightError(f"{path} holds no {MEASUREMENTS.name}: give the reports folder of a finished run")
+        return Measurements.read(path / MEASUREMENTS.name)
+    if path.exists():
+        try:
+            return Measurements.parse(path.read_bytes(), str(path))
+        except EnginewrightError as error:
+            raise EnginewrightError(f"{error}; reports are compared by their {MEASUREMENTS.name}") from None
+    shown = show_in_git(place, MEASUREMENTS)
+    if shown.returncode:
+        reason = (shown.stderr.decode(errors="replace").strip().splitlines() or ["git gives no reason"])[0]
+        raise EnginewrightError(f"{place} is no file, no folder, and no git revision with {MEASUREMENTS} ({reason})")
+    return Measurements.parse(shown.stdout, f"{place}:{MEASUREMENTS}")
 
 
-def ratio_pairs(before: Benchmark, after: Benchmark) -> list[tuple[Ratio, Ratio]]:
-    """Pair the ratios of two benchmarks that have the same baseline and batch size."""
-    later = {(ratio.baseline, ratio.batch): ratio for ratio in after.ratios}
-    return [(old, later[key]) for old in before.ratios if (key := (old.baseline, old.batch)) in later]
-
-
-def best_pace(*runs: Measurements) -> float:
-    """Return the best machine pace at which any precision was timed: how fast the machine can be."""
-    paces = [entry.benchmark.pace.microseconds for run in runs for entry in run.precisions]
-    return min((pace for pace in paces if pace is not None), default=0.0)
-
-
-def slower_machine(timed: Benchmark, best: float) -> str | None:
-    """Return why the machine was slower than it can be, or None."""
-    # Two runs on a slow machine cannot be compared with each other either: ratios scatter several times as much there.
-    if problems := machine_problems(timed):
-        return f"{problems[0]} while one was timed: measure again"
-    if timed.pace.microseconds is None:
-        return "the machine never kept to one pace while one was timed: measure again"
-    if timed.pace.microseconds > SAME_PACE * best:
-        return f"the machine was {timed.pace.microseconds / best:.2f} times as slow while one was timed: measure again"
-    return None
-
-
-def runs_the_same(old: Measured, new: Measured) -> bool:
-    """Tell whether two runs used the same engine file in the same way."""
-    return bool(old.files) and old.files == new.files and old.benchmark.cuda_graph == new.benchmark.cuda_graph
-
-
-# The verdict of the report: verdict.json.
+def show_in_git(revision: str, path: Path) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(["git", "show", "--end-of-options", f"{revision}:./{path}"], capture_output=True)
 
 
 class Verdict(Record):

@@ -1,15 +1,18 @@
 """Compare two runs of the pipeline: tell whether the later one is slower beside PyTorch, or less accurate."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist, mean
+from typing import NamedTuple
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.measure import changes as conditions
-from enginewright.measure.accuracy_records import Validation
+from enginewright.core.text import counted
+from enginewright.engine.machine import Machine
 from enginewright.measure.changes import (
     TOGETHER,
     Change,
-    Measured,
+    Identity,
+    Measurement,
     Measurements,
     Outcome,
     judge_difference,
@@ -17,18 +20,96 @@ from enginewright.measure.changes import (
     not_comparable,
 )
 from enginewright.measure.intervals import Z
-from enginewright.measure.speed_change import (
-    SpeedChange,
-    SpeedChanges,
-    combine,
-    deviations_allowed,
-    speed_change_between,
-)
-from enginewright.measure.timing import LARGEST_MACHINE_EFFECT, broken_limits
+from enginewright.measure.records import SAME_PACE, Benchmark, Ratio, Validation
+from enginewright.measure.timing import LARGEST_MACHINE_EFFECT, broken_limits, machine_problems
 
+# The ratio of one engine to PyTorch differs between two runs by more than its intervals say. These are the standard
+# deviations of its logarithm in one run: the part of each batch size, and the part that all batch sizes share, because
+# an engine is a little faster or slower for as long as it is open. benchmarks/alarm_ratios.py shows that they suffice.
+BETWEEN_RUNS, AS_OPENED = 0.01, 0.02
+MOST_OF_A_CHANGE = 0.5
+BASELINE_DRIFT = 0.03  # a baseline whose time moved by less is taken as unchanged: the engine's may have moved too
 MOST_CHANCE_IN_A_RACE = 0.05  # a race that leaves a larger change to chance has no result
 MORE_ERROR = 0.1  # a relative error that grows by less, as a logarithm, is unchanged
 NO_ERROR = 1e-7  # below the resolution of float32
+VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")  # may differ: a comparison shows what they do
+
+
+class SpeedChange(NamedTuple):
+    """A change of speed between two runs, in logarithms."""
+
+    batch: int | None  # None for several batch sizes together
+    log: float  # above 0 if the later engine is faster
+    error: float  # the standard error of `log` at this batch size
+    shared: float = 0.0  # the standard error that all batch sizes have in common, so that their mean has it too
+    baseline_log: float = 0.0  # of how many times as long the baseline took by the clock; 0 if there is none
+    before: float | None = None
+    after: float | None = None
+
+    @property
+    def deviation(self) -> float:
+        """Return the whole standard error of `log`."""
+        return math.hypot(self.error, self.shared)
+
+    def times(self, confidence: float) -> tuple[float, float, float]:
+        """Return how many times as fast the later engine is, and the ends of the interval around that."""
+        margin = deviations_allowed(confidence, 1) * self.deviation
+        return math.exp(self.log), math.exp(self.log - margin), math.exp(self.log + margin)
+
+    @property
+    def is_mostly_the_baseline(self) -> bool:
+        """Tell whether most of the change is the baseline's, so that the machine or another PyTorch caused it."""
+        return abs(self.baseline_log) > BASELINE_DRIFT and self.baseline_log / self.log > MOST_OF_A_CHANGE
+
+
+SpeedChanges = Mapping[str, SpeedChange]  # by figure
+
+
+def deviations_allowed(confidence: float, figures: int) -> float:
+    """Return how many standard errors are left to chance, if the confidence is to hold for all figures together."""
+    return NormalDist().inv_cdf(1 - (1 - confidence) / figures / 2)
+
+
+def standard_error(low: float, high: float, confidence: float) -> float:
+    """Return the standard error of a ratio's logarithm from the ratio's interval."""
+    return math.log(high / low) / 2 / NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def speed_change_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -> SpeedChange:
+    def error_of(ratio: Ratio, benchmark: Benchmark) -> float:
+        return math.hypot(standard_error(ratio.low, ratio.high, benchmark.confidence), BETWEEN_RUNS)
+
+    return SpeedChange(
+        batch=after.batch,
+        log=math.log(after.median / before.median),
+        error=math.hypot(error_of(before, old), error_of(after, new)),
+        shared=math.sqrt(2) * AS_OPENED,
+        baseline_log=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
+        before=before.median,
+        after=after.median,
+    )
+
+
+def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
+    for each in benchmark.latencies:
+        if (each.contender, each.batch) == (ratio.baseline, ratio.batch):
+            return each.p50
+    timed = f"{ratio.baseline} at batch {ratio.batch}"
+    raise EnginewrightError(f"{benchmark.precision}: no latency of {timed} was recorded")
+
+
+def combine(speed_changes: Sequence[SpeedChange]) -> SpeedChange:
+    """Return the mean of some speed changes."""
+    # Errors at different batch sizes are independent. Several baselines at one batch size share the engine's timings.
+    batches = {each.batch for each in speed_changes}
+    errors = [mean(each.error for each in speed_changes if each.batch == batch) for batch in batches]
+    return SpeedChange(
+        batch=None,
+        log=mean(each.log for each in speed_changes),
+        error=math.hypot(*errors) / len(errors),
+        shared=max(each.shared for each in speed_changes),
+        baseline_log=mean(each.baseline_log for each in speed_changes),
+    )
 
 
 def compare_runs(
@@ -43,25 +124,40 @@ def compare_runs(
     pairs = common_precisions(before, after)
     if not pairs:
         raise EnginewrightError("the two runs have no precision in common")
-    speeds = [raced.get(new.precision) or conditions.ratio_pairs(old.benchmark, new.benchmark) for old, new in pairs]
+    speeds = [raced.get(new.precision) or _ratio_pairs(old.benchmark, new.benchmark) for old, new in pairs]
     deviations = deviations_allowed(confidence, figures=sum(len(each) + 2 for each in speeds))
-    elsewhere = conditions.other_machine(before.machine, after.machine)
-    best = conditions.best_pace(before, after)
-    versions_alike = conditions.same_versions(before.machine, after.machine)
+    elsewhere, best = _other_machine(before.machine, after.machine), best_pace(before, after)
     changes: list[Change] = []
     for old, new in pairs:
         if new.precision in raced:
             speed = judge_race(new.precision, raced[new.precision], deviations)
         else:
             speed = _compare_speed(old, new, deviations, elsewhere, best)
-        same_engine = versions_alike and conditions.runs_the_same(old, new)
-        changes += map(_without_engine_change, speed) if same_engine else speed
+        used_alike = old.benchmark.cuda_graph == new.benchmark.cuda_graph and same_versions(before, after)
+        is_same_engine = old.files and old.files == new.files and used_alike
+        changes += map(_without_engine_change, speed) if is_same_engine else speed
         changes += _compare_results(old, new, deviations)
     return changes
 
 
-def common_precisions(before: Measurements, after: Measurements) -> list[tuple[Measured, Measured]]:
+def common_precisions(before: Measurements, after: Measurements) -> list[tuple[Measurement, Measurement]]:
     return [(old, new) for old in before.precisions for new in after.precisions if old.precision == new.precision]
+
+
+def same_versions(before: Measurements, after: Measurements) -> bool:
+    return all(getattr(before.machine, name) == getattr(after.machine, name) for name in VERSIONS)
+
+
+def best_pace(*runs: Measurements) -> float:
+    """Return the best machine pace at which any precision was timed: how fast the machine can be."""
+    paces = [entry.benchmark.pace.microseconds for run in runs for entry in run.precisions]
+    return min((pace for pace in paces if pace is not None), default=0.0)
+
+
+def _other_machine(before: Machine, after: Machine) -> str | None:
+    """Return how the machines of two runs differ, or None if they are the same."""
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in Identity.model_fields)
+    return next((f"another {name.replace('_', ' ')}: {was} and {now}" for name, was, now in pairs if was != now), None)
 
 
 def judge_race(precision: str, speed_changes: SpeedChanges, deviations: float) -> list[Change]:
@@ -75,22 +171,26 @@ def judge_race(precision: str, speed_changes: SpeedChanges, deviations: float) -
     return [everything, *batches]
 
 
-def _compare_speed(old: Measured, new: Measured, deviations: float, elsewhere: str | None, best: float) -> list[Change]:
-    """Compare ratios to PyTorch, if both were measured under the same conditions."""
-    if problem := elsewhere or conditions.other_settings(old.benchmark, new.benchmark):
+def _compare_speed(
+    old: Measurement, new: Measurement, deviations: float, elsewhere: str | None, best: float
+) -> list[Change]:
+    """Compare ratios to PyTorch at each batch size, and all together, where a smaller change can be told from chance,
+    if both were measured under the same conditions."""
+    pairs = _ratio_pairs(old.benchmark, new.benchmark)
+    if problem := elsewhere or _other_settings(old.benchmark, new.benchmark):
         return [not_comparable(new.precision, "speed", problem)]
     for timed in (new, old):
-        if problem := conditions.slower_machine(timed.benchmark, best):
-            return [_compare_on_slow_machine(problem, old, new, again=timed is new)]
-    return _compare_ratios(old, new, deviations)
-
-
-def _compare_ratios(old: Measured, new: Measured, deviations: float) -> list[Change]:
-    """Compare ratios at each batch size, and all together, where a smaller change can be told from chance."""
+        if problem := _slower_machine(timed.benchmark, best):
+            # A loss that is too large for a slow machine to cause is one; anything smaller is not comparable.
+            all_together = combine([speed_change_between(a, old.benchmark, b, new.benchmark) for a, b in pairs])
+            limit = math.log(LARGEST_MACHINE_EFFECT)
+            if all_together.log < -limit and not all_together.is_mostly_the_baseline:
+                return [judge_factor(new.precision, TOGETHER, all_together.log, limit)]
+            return [not_comparable(new.precision, "speed", problem, again=timed is new)]
     # A ratio that is noisy in either run is not comparable: its interval is narrower than the truth.
     speed_changes: dict[str, SpeedChange] = {}
     noisy = []
-    for before, after in conditions.ratio_pairs(old.benchmark, new.benchmark):
+    for before, after in pairs:
         figure = f"times {after.baseline}, batch {after.batch}"
         if broken_limits(after, new.benchmark):
             why = "timings scattered in the later run: measure again"
@@ -103,31 +203,49 @@ def _compare_ratios(old: Measured, new: Measured, deviations: float) -> list[Cha
     return [*_judge_speed_changes(new.precision, speed_changes, deviations), *noisy]
 
 
-def _compare_on_slow_machine(problem: str, old: Measured, new: Measured, again: bool) -> Change:
-    """Report a loss that is too large for a slow machine to cause; anything smaller is not comparable."""
-    pairs = conditions.ratio_pairs(old.benchmark, new.benchmark)
-    change = combine([speed_change_between(a, old.benchmark, b, new.benchmark) for a, b in pairs])
-    limit = math.log(LARGEST_MACHINE_EFFECT)
-    if change.log < -limit and not change.is_mostly_the_baseline:
-        return judge_factor(new.precision, TOGETHER, change.log, limit)
-    return not_comparable(new.precision, "speed", problem, again)
+def _ratio_pairs(before: Benchmark, after: Benchmark) -> list[tuple[Ratio, Ratio]]:
+    """Pair the ratios of two benchmarks that have the same baseline and batch size."""
+    later = {(ratio.baseline, ratio.batch): ratio for ratio in after.ratios}
+    return [(old, later[key]) for old in before.ratios if (key := (old.baseline, old.batch)) in later]
+
+
+def _other_settings(before: Benchmark, after: Benchmark) -> str | None:
+    """Return how the settings of two benchmarks differ, or None if their ratios can be compared."""
+    if before.threads != after.threads:
+        return f"{counted(before.threads, 'thread')} and {after.threads}"
+    if before.pytorch != after.pytorch:
+        return f"another PyTorch: {before.pytorch} and {after.pytorch}"
+    return None if _ratio_pairs(before, after) else "no baseline and batch size in common"
+
+
+def _slower_machine(timed: Benchmark, best: float) -> str | None:
+    """Return why the machine was slower than it can be, or None."""
+    # Two runs on a slow machine cannot be compared with each other either: ratios scatter several times as much there.
+    pace = timed.pace.microseconds
+    if problems := machine_problems(timed):
+        return f"{problems[0]} while one was timed: measure again"
+    if pace is None:
+        return "the machine never kept to one pace while one was timed: measure again"
+    if pace > SAME_PACE * best:
+        return f"the machine was {pace / best:.2f} times as slow while one was timed: measure again"
+    return None
 
 
 def _judge_speed_changes(precision: str, speed_changes: SpeedChanges, deviations: float) -> list[Change]:
     """Judge the comparable speed changes all together, and then each of them."""
-    judged = {figure: _judge_speed(precision, figure, each, deviations) for figure, each in speed_changes.items()}
+
+    def judge(figure: str, speed: SpeedChange) -> Change:
+        change = judge_factor(precision, figure, speed.log, deviations * speed.deviation, speed.before, speed.after)
+        if change.outcome is Outcome.NO_CHANGE or not speed.is_mostly_the_baseline:
+            return change
+        times = math.exp(speed.baseline_log)
+        why = f"the baseline itself took {times:.2f} times as long, most of the change: measure again"
+        return not_comparable(precision, figure, why, again=True)
+
+    judged = {figure: judge(figure, each) for figure, each in speed_changes.items()}
     comparable = [speed_changes[name] for name, one in judged.items() if one.outcome is not Outcome.NOT_COMPARABLE]
-    everything = [_judge_speed(precision, TOGETHER, combine(comparable), deviations)] if comparable else []
+    everything = [judge(TOGETHER, combine(comparable))] if comparable else []
     return [*everything, *judged.values()]
-
-
-def _judge_speed(precision: str, figure: str, speed: SpeedChange, deviations: float) -> Change:
-    change = judge_factor(precision, figure, speed.log, deviations * speed.deviation, speed.before, speed.after)
-    if change.outcome is Outcome.NO_CHANGE or not speed.is_mostly_the_baseline:
-        return change
-    times = math.exp(speed.baseline_log)
-    why = f"the baseline itself took {times:.2f} times as long, most of the change: measure again"
-    return not_comparable(precision, figure, why, again=True)
 
 
 def _without_engine_change(change: Change) -> Change:
@@ -138,7 +256,7 @@ def _without_engine_change(change: Change) -> Change:
     return not_comparable(change.precision, change.figure, why, again=True)
 
 
-def _compare_results(old: Measured, new: Measured, deviations: float) -> list[Change]:
+def _compare_results(old: Measurement, new: Measurement, deviations: float) -> list[Change]:
     was, now, precision = old.validation, new.validation, new.precision
     if was.samples != now.samples:
         why = f"one was validated with {was.samples} {was.kind}, the other with {now.samples}"
@@ -147,20 +265,16 @@ def _compare_results(old: Measured, new: Measured, deviations: float) -> list[Ch
         return [not_comparable(precision, now.metric, f"they were validated with other {now.kind}")]
     errors = (was.engine_against_pytorch.relative, now.engine_against_pytorch.relative)
     closer = math.log((errors[0] + NO_ERROR) / (errors[1] + NO_ERROR))
+    shares = (old.executed_as_asked, new.executed_as_asked)
+    executed = judge_difference(precision, "executed as asked", shares[1] - shares[0], 0, *shares)
+    if executed.is_better_or_worse and new.asked_by and old.asked_by not in ("", new.asked_by):
+        # Another graph may ask for less: a search may have spared layers.
+        executed = executed.model_copy(update={"outcome": Outcome.CHANGED})
     return [
         *_compare_metric(was, now, deviations),
         judge_factor(precision, "relative error", closer, MORE_ERROR, *errors),
-        _judge_executed(old, new),
+        executed,
     ]
-
-
-def _judge_executed(old: Measured, new: Measured) -> Change:
-    """Judge the share of layers that ran as asked. Another graph may ask for less: a search may have spared layers."""
-    shares = (old.executed_as_asked, new.executed_as_asked)
-    change = judge_difference(new.precision, "executed as asked", shares[1] - shares[0], 0, *shares)
-    if old.asked_by in ("", new.asked_by) or not new.asked_by or not change.is_better_or_worse:
-        return change
-    return change.model_copy(update={"outcome": Outcome.CHANGED})
 
 
 def _compare_metric(was: Validation, now: Validation, deviations: float) -> list[Change]:

@@ -1,10 +1,8 @@
 """Find the engines of an earlier run: in the folder of a project, or in DVC's cache by their hashes."""
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from dvc.exceptions import NotDvcRepoError
@@ -18,7 +16,7 @@ from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.files import ENGINES, LOCK, scratch_folder
 from enginewright.core.params.section import load_yaml
 from enginewright.engine.record import RECORD, EngineRecord
-from enginewright.measure.changes import read_measurements
+from enginewright.measure.changes import read_measurements, show_in_git
 from enginewright.measure.history import GOOD_ENGINES
 
 
@@ -26,16 +24,23 @@ from enginewright.measure.history import GOOD_ENGINES
 def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
     """Open the engines of a reports folder, a history's good run or a git revision: give their folders by precision."""
     measured = {entry.precision: entry.validation.engine for entry in read_measurements(place).precisions}
+    path, hashes = Path(place), dict[str, str]()
+    if path.is_file():
+        hashes = _hashes_of_good_run(path)
+    elif not path.exists():
+        shown = show_in_git(place, LOCK)
+        if shown.returncode:
+            raise EnginewrightError(f"{place} has no {LOCK}, which would name its engines")
+        hashes = parse_hashes(shown.stdout, f"{place}:{LOCK}")
     with scratch_folder() as scratch:
-        path = Path(place)
-        if path.is_dir():
-            locate = partial(_folder_in_project, path.parent / ENGINES)
-        else:
-            hashes = _hashes_of_good_run(path) if path.exists() else _hashes_of_revision(place)
-            locate = partial(_folder_from_cache, hashes, place, scratch)
 
         def find(precision: str) -> Path:
-            folder = locate(precision)
+            if path.is_dir():
+                folder = path.parent / ENGINES / precision
+                if not folder.is_dir():
+                    raise EnginewrightError(f"{folder} is missing: run `dvc checkout` or `dvc repro` in that project")
+            else:
+                folder = _folder_from_cache(hashes, place, scratch, precision)
             if EngineRecord.read(folder / RECORD).identity != measured.get(precision):
                 raise EnginewrightError(
                     f"the engine of {precision} that goes with {place} is not the one that was measured there: "
@@ -44,13 +49,6 @@ def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
             return folder
 
         yield find
-
-
-def _hashes_of_revision(revision: str) -> dict[str, str]:
-    shown = subprocess.run(["git", "show", "--end-of-options", f"{revision}:./{LOCK}"], capture_output=True)
-    if shown.returncode:
-        raise EnginewrightError(f"{revision} has no {LOCK}, which would name its engines")
-    return parse_hashes(shown.stdout, f"{revision}:{LOCK}")
 
 
 def parse_hashes(lock: bytes, origin: str) -> dict[str, str]:
@@ -100,9 +98,3 @@ def _folder_from_cache(hashes: Mapping[str, str], place: str, scratch: Path, pre
             "removed. `dvc repro` in that state makes it again"
         ) from None
     return folder
-
-
-def _folder_in_project(engines: Path, precision: str) -> Path:
-    if not (engines / precision).is_dir():
-        raise EnginewrightError(f"{engines / precision} is missing: run `dvc checkout` or `dvc repro` in that project")
-    return engines / precision

@@ -1,4 +1,4 @@
-"""Show a few samples as the task answers for them, PyTorch beside the engine: those whose answer changes first."""
+"""Look at samples: draw those whose answers change, and tell whether a model would know them if prepared otherwise."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -45,44 +45,51 @@ class Examples(Record):
 EXAMPLES = "examples.json"
 
 
-def write_examples(task: Task, samples: SampleSet, wanted: Outputs, got: Outputs, folder: Path) -> None:
+def write_examples(task: Task, samples: SampleSet, expected: Outputs, got: Outputs, folder: Path) -> None:
     """Write examples.json, and pictures of images. Arrays that are neither images nor texts have no examples, nor have
     outputs that the task cannot read."""
     how, texts, found = samples.manifest.preprocessing, samples.manifest.text, []
     words = _words_of(samples)
-    if (how or texts) and task.reads({name: values.shape for name, values in wanted.items()}):
-        same = task.agree(wanted, got)
+    if (how or texts) and task.reads({name: values.shape for name, values in expected.items()}):
+        same = task.agree(expected, got)
         # Among equal answers, those that are nearest to another one, or else whose outputs differ most.
-        leads = task.leads_kept(wanted, got)
-        nearest = leads if len(leads) == len(samples) else -errors_of_samples(*task.comparable(wanted, got))
+        leads = task.leads_kept(expected, got)
+        have_leads = len(leads) == len(samples)
+        nearest = leads if have_leads else -errors_of_samples(*task.comparable(expected, got))
         order = np.lexsort((nearest, np.zeros(len(samples)) if same is None else same))
         for number, place in enumerate(order[:MOST].tolist()):
-            file, text = (None, words(place)) if how is None else (f"{number}.jpg", None)
             if how is None:
-                answers = task.beside(wanted, got, place, words)
+                file, text = None, words(place)
+                one, other = task.beside(expected, got, place, words)
             else:
-                answers = _draw(task, samples, how, wanted, got, place, folder / str(file))
-            share = None if same is None else float(same[place])
-            name = samples.manifest.samples[place].name
-            lead = float(leads[place]) if len(leads) == len(samples) else None
-            one, other = answers
-            found.append(Example(file=file, sample=name, text=text, same=share, lead=lead, reference=one, engine=other))
+                file, text = f"{number}.jpg", None
+                picture, one, other = _draw(task, samples, how, (expected, got), place)
+                picture.save(folder / file, quality=QUALITY)
+            example = Example(
+                file=file,
+                sample=samples.manifest.samples[place].name,
+                text=text,
+                same=None if same is None else float(same[place]),
+                lead=float(leads[place]) if have_leads else None,
+                reference=one,
+                engine=other,
+            )
+            found.append(example)
     Examples(examples=tuple(found)).write(folder / EXAMPLES)
 
 
 def _draw(
-    task: Task, samples: SampleSet, how: Preprocessing, wanted: Outputs, got: Outputs, place: int, file: Path
-) -> tuple[str, str]:
-    """Write the two answers for an image beside each other, and return them as lines."""
+    task: Task, samples: SampleSet, how: Preprocessing, outputs: tuple[Outputs, Outputs], place: int
+) -> tuple[Image.Image, str, str]:
+    """Draw the two answers for an image beside each other, and return them as lines, too."""
     one, other = (
         next(iter(task.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE)))
-        for each in (wanted, got)
+        for each in outputs
     )
     image = as_image(samples.pixels_at(place), how)
     as_seen = how.model_copy(update={"resize": how.crop, "resize_mode": "stretch"})
-    pair = [task.draw(image, task.in_image(each, as_seen, image.size)) for each in (one, other)]
-    beside(*pair).save(file, quality=QUALITY)
-    return one.text, other.text
+    left, right = (task.draw(image, task.in_image(each, as_seen, image.size)) for each in (one, other))
+    return beside(left, right), one.text, other.text
 
 
 def _words_of(samples: SampleSet) -> Callable[[int], str]:
@@ -95,8 +102,7 @@ def _words_of(samples: SampleSet) -> Callable[[int], str]:
 
     def words(place: int) -> str:
         row = samples.read_at(np.array([place]))[ids][0]
-        said = row[: lengths[place]] if lengths is not None else row
-        return reader.words(said.tolist(), special=texts.together > 1)
+        return reader.words(row[: None if lengths is None else lengths[place]].tolist(), special=texts.together > 1)
 
     return words
 
@@ -118,9 +124,8 @@ def beside(left: Image.Image, right: Image.Image) -> Image.Image:
     return both
 
 
-# Tell whether the source model would know the samples if they were prepared in another usual way. A model that was
-# trained on values from -1 to 1 and gets those from 0 to 255 is wrong without an error, and so are its engines.
-# Images are stored as bytes, so that other ways need no decoding.
+# A model that was trained on values from -1 to 1 and gets those from 0 to 255 is wrong without an error, and so are its
+# engines. Images are stored as bytes, so that other usual ways to prepare them need no decoding.
 
 Values = tuple[float, ...]
 Way = tuple[float, Values, Values]  # divide_by, mean and std
@@ -170,9 +175,11 @@ def _other_ways(how: Preprocessing) -> Iterator[Preprocessing]:
     """Yield the usual ways, each with both orders of the channels, and this one with the other order."""
     own = (how.divide_by, how.mean, how.std)
     for color in ("grey",) if how.color == "grey" else (how.color, "bgr" if how.color == "rgb" else "rgb"):
-        ways = [] if color == how.color else [own]
-        for divide_by, mean, std in (*ways, *((by, _for(color, mean), _for(color, std)) for by, mean, std in USUAL)):
-            if color != how.color or not _is_same((divide_by, mean, std), own):
+        usual = [(divide_by, _for(color, mean), _for(color, std)) for divide_by, mean, std in USUAL]
+        for divide_by, mean, std in usual if color == how.color else [own, *usual]:
+            # Bytes become nearly the same in two ways that are written otherwise.
+            ours, theirs = np.array([*how.mean, *how.std]) * how.divide_by, np.array([*mean, *std]) * divide_by
+            if color != how.color or not np.allclose(theirs, ours, rtol=0, atol=NEAR * 255):
                 yield how.model_copy(update={"color": color, "divide_by": divide_by, "mean": mean, "std": std})
 
 
@@ -182,21 +189,14 @@ def _for(color: str, values: Values) -> Values:
     return values if color == "rgb" else values[::-1]
 
 
-def _is_same(one: Way, other: Way) -> bool:
-    """Tell whether both make the same of bytes."""
-    ours, theirs = (np.array([*mean, *std]) * divide_by for divide_by, mean, std in (one, other))
-    return np.allclose(ours, theirs, rtol=0, atol=NEAR * 255)
-
-
 def _prepared(samples: SampleSet, other: Preprocessing) -> SampleSet:
     """Return the first samples, prepared in the other way."""
     how, part = samples.manifest.preprocessing, samples.portion(np.arange(min(MOST_SAMPLES, len(samples))))
     assert how, "they are images"
     assert part.held, "a portion is in memory"
-    axis = -1 if how.layout == "nhwc" else 1
-    arrays = {
-        name: array if other.color == how.color else np.flip(array, axis) for name, array in part.held.arrays.items()
-    }
+    arrays = part.held.arrays
+    if other.color != how.color:
+        arrays = {name: np.flip(array, -1 if how.layout == "nhwc" else 1) for name, array in arrays.items()}
     manifest = part.manifest.model_copy(update={"preprocessing": other})
     return replace(part, manifest=manifest, held=replace(part.held, arrays=arrays))
 

@@ -11,12 +11,12 @@ from pydantic import AwareDatetime, Field
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
-from enginewright.core.files import Record, new_file, sha256_of
+from enginewright.core.files import HISTORY, MACHINE, Record, new_file, sha256_of
 from enginewright.core.params.all import Params
 from enginewright.core.params.edit import overlay
 from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Identity, Measurements, Outcome
-from enginewright.measure.speed_records import Ratio
+from enginewright.measure.records import Ratio
 
 NIGHTS, GOOD, GOOD_ENGINES, SETTING = "nights.jsonl", "good.json", "good-engines.json", "setting.json"
 GATE, FIRST = "gate", "first"  # verdicts besides outcomes: a threshold broke; there was no good run to compare with
@@ -111,6 +111,12 @@ class History:
     def __init__(self, folder: Path, setting: Setting) -> None:
         self.folder, self.setting = folder, setting
 
+    @classmethod
+    def here(cls, params: Params) -> Self:
+        """Return the history of this machine and of the project in this folder."""
+        setting = Setting.of(Machine.read(MACHINE), params)
+        return cls(HISTORY / setting.folder, setting)
+
     def nights(self) -> list[Night]:
         path = self.folder / NIGHTS
         lines = path.read_bytes().splitlines() if path.exists() else []
@@ -143,15 +149,14 @@ class History:
 
 def read_history(root: Path) -> list[History]:
     """Return those with a night. A run may have been killed before it wrote the first, or somebody begins anew."""
-    histories = [History(path.parent, _read_setting(path)) for path in sorted(root.glob(f"*/{SETTING}"))]
+    histories = []
+    for path in sorted(root.glob(f"*/{SETTING}")):
+        try:
+            setting = Setting.parse(path.read_bytes(), str(path))
+        except EnginewrightError as error:
+            raise EnginewrightError(f"{error}. Take the file back from git") from None
+        histories.append(History(path.parent, setting))
     return [history for history in histories if history.nights()]
-
-
-def _read_setting(path: Path) -> Setting:
-    try:
-        return Setting.parse(path.read_bytes(), str(path))
-    except EnginewrightError as error:
-        raise EnginewrightError(f"{error}. Take the file back from git") from None
 
 
 def last_kept(nights: Sequence[Night]) -> Night | None:

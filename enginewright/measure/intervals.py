@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
-from enginewright.measure.accuracy_records import Agreement, Interval, Result
+from enginewright.measure.records import Agreement, Interval, Result
 from enginewright.tasks.task import Metric, Statistics
 
 CONFIDENCE = 0.95
@@ -20,17 +20,18 @@ DRAWN_AT_ONCE = 2**22  # weights in memory
 SEED = 0
 STEPS = 60  # halvings: more than the digits of a float
 GROUPS = 100  # of samples, left out in turn
+MOST_SAMPLES = 10**8
 
 Figure = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # of each of several sets, by how often each has a sample
 At = Callable[[int], Interval]  # the interval, had so many samples answered as those did that were seen
 
 
-def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
-    if metric.is_share and isinstance(wanted, np.ndarray) and isinstance(got, np.ndarray):
-        lost, gained = (np.count_nonzero(one > other) / len(wanted) for one, other in ((wanted, got), (got, wanted)))
+def drop_at(metric: Metric, expected: Sized, got: Sized) -> At:
+    if metric.is_share and isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
+        lost, gained = float(np.mean(expected > got)), float(np.mean(got > expected))
         return lambda total: difference_of_shares(lost * total, gained * total, total)
-    sign, worth = (1, abs(metric.over(wanted))) if metric.higher_is_better else (-1, 0.0)
-    found = estimate(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted))
+    sign, worth = (1, abs(metric.over(expected))) if metric.higher_is_better else (-1, 0.0)
+    found = estimate(lambda weights: sign * (metric.of(expected, weights) - metric.of(got, weights)), len(expected))
     if found.low < found.high and not metric.in_steps:
         return found.at
 
@@ -92,8 +93,8 @@ def difference_of_shares(lost: float, gained: float, total: int) -> Interval:
         """Return by how many standard errors the count differs from what `difference` lets expect."""
         b = (2 * total - lost + gained) * difference - lost - gained
         c = -gained * difference * (1 - difference)
-        expected = (math.sqrt(max(0.0, b * b - 8 * total * c)) - b) / (4 * total)  # the likeliest share of gained ones
-        variance = total * (2 * expected + difference * (1 - difference))
+        gaining = (math.sqrt(max(0.0, b * b - 8 * total * c)) - b) / (4 * total)  # the likeliest share of gained ones
+        variance = total * (2 * gaining + difference * (1 - difference))
         return (lost - gained - total * difference) / math.sqrt(max(variance, 1e-300))
 
     def where(distance: float, low: float, high: float) -> float:
@@ -153,27 +154,23 @@ def _in_parts(figures: Callable[[NDArray[np.int64]], Statistics], count: int, to
     return np.concatenate([figures(part) for part in parts])
 
 
-# Tell whether the samples were enough to be sure that a figure is on one side of its threshold.
-
-MOST_SAMPLES = 10**8
-
-
 def samples_needed(drop_at: At, limit: float, samples: int) -> int | None:
     """Return how many samples would tell whether a drop is above its limit: those there are if they do, and none if no
     number would, as the drop is the limit."""
+
+    def tells(total: int) -> bool:
+        drop = drop_at(total)
+        return drop.high <= limit or drop.low > limit
+
     enough = samples
-    while not _tells(drop_at(enough), limit):
+    while not tells(enough):
         if (enough := 2 * enough) > MOST_SAMPLES:
             return None
     too_few = enough // 2 if enough > samples else enough
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
-        enough, too_few = (middle, too_few) if _tells(drop_at(middle), limit) else (enough, middle)
+        enough, too_few = (middle, too_few) if tells(middle) else (enough, middle)
     return enough
-
-
-def _tells(drop: Interval, limit: float) -> bool:
-    return drop.high <= limit or drop.low > limit
 
 
 def unsure_thresholds(agreement: Agreement | None, result: Result | None, limits: Thresholds) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, read_engine
 from enginewright.engine.this_machine import describe_machine
 from enginewright.measure.changes import SIDE_BY_SIDE
-from enginewright.measure.speed_change import SpeedChange, SpeedChanges, combine, standard_error
+from enginewright.measure.comparison import SpeedChange, SpeedChanges, combine, standard_error
 from enginewright.measure.timing import (
     Bind,
     Factor,

@@ -1,4 +1,5 @@
-"""Time contenders against each other so that a shared, drifting machine favours none of them."""
+"""Time contenders against each other so that a shared, drifting machine favours none of them, and tell what disturbed
+them: other programs, the host of a virtual machine, a quota, clocks."""
 
 import fcntl
 import gc
@@ -20,7 +21,7 @@ from enginewright.core.cores import TICKS_PER_SECOND, Usage, read_usage
 from enginewright.core.progress import progress
 from enginewright.core.text import counted, printable
 from enginewright.data.feeds import Feeds
-from enginewright.measure.speed_records import (
+from enginewright.measure.records import (
     ENGINE,
     SAME_PACE,
     WARM_UP_AGREEMENT,
@@ -46,8 +47,8 @@ class Call(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The turns of all contenders in one round, and the machine pace meanwhile: the seconds of a fixed piece of work. A
-    smaller pace means a faster machine: see machine_pace.py."""
+    """The turns of all contenders in one round, and the machine pace meanwhile: the seconds of a fixed piece of work,
+    fewer on a faster machine. See contenders.py."""
 
     turns: Mapping[str, list[Call]]
     pace: float
@@ -107,11 +108,11 @@ def race(
     warm_ups = [{name: warm_up(contender, seconds / 2) for name, contender in point.items()} for point in points]
     slowest = [max(each.seconds for each in point.values()) for point in warm_ups]
     # A turn has at least two calls, of which the first is not counted.
-    wanted = [int(np.clip(seconds / (2 * call), FEWEST_ROUNDS, MOST_ROUNDS)) for call in slowest]
+    enough = [int(np.clip(seconds / (2 * call), FEWEST_ROUNDS, MOST_ROUNDS)) for call in slowest]
     done: list[list[Round]] = [[] for _ in points]
 
     def unfinished() -> list[int]:
-        return [number for number, missing in enumerate(rounds_missing(done, wanted)) if missing]
+        return [number for number, missing in enumerate(rounds_missing(done, enough)) if missing]
 
     with ExitStack() as opened:
         if gc.isenabled():
@@ -119,19 +120,19 @@ def race(
             gc.disable()
         for watch in watches:
             opened.enter_context(watch)
-        rounds_left = progress(iter(unfinished, []), label, lambda: max(rounds_missing(done, wanted)), "rounds")
+        rounds_left = progress(iter(unfinished, []), label, lambda: max(rounds_missing(done, enough)), "rounds")
         for numbers in rounds_left:
             for number in numbers:
-                done[number].append(take_round(points[number], seconds / wanted[number], read_pace, rng))
+                done[number].append(take_round(points[number], seconds / enough[number], read_pace, rng))
     return [Timings(rounds, each) for rounds, each in zip(done, warm_ups, strict=True)]
 
 
-def rounds_missing(done: Sequence[Sequence[Round]], wanted: Sequence[int]) -> list[int]:
+def rounds_missing(done: Sequence[Sequence[Round]], enough: Sequence[int]) -> list[int]:
     """Return how many rounds each point still lacks at the best pace so far. A round on a slower machine is made up for
-    by another one, up to twice the wanted number."""
+    by another one, up to twice the number that is enough."""
     best = min((each.pace for rounds in done for each in rounds), default=0.0)
     counts = [(len(Timings(rounds).at_pace(best).rounds), len(rounds)) for rounds in done]
-    return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(wanted, counts, strict=True)]
+    return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(enough, counts, strict=True)]
 
 
 def warm_up(contender: Contender, most_seconds: float) -> WarmUp:
@@ -200,16 +201,19 @@ def median_interval(values: NDArray[np.float64], confidence: float, rng: np.rand
     return float(low), float(high)
 
 
-# Let one race at a time have the machine: two would slow each other, and both timings would be wrong.
-
 NAME = "enginewright-timing.lock"  # the same for all users and projects of the machine
 
 
 @contextmanager
 def whole_machine(who: str) -> Iterator[None]:
-    """Wait until nothing else of Enginewright is timed on this machine. The lock ends with the
-    process, however it ends."""
-    descriptor = _opened(Path(tempfile.gettempdir()) / NAME)
+    """Wait until nothing else of Enginewright is timed on this machine: two races would slow each other. The lock ends
+    with the process, however it ends."""
+    path = Path(tempfile.gettempdir()) / NAME
+    try:  # Linux refuses O_CREAT for a file of another user in /tmp
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        os.fchmod(descriptor, 0o666)  # whatever the umask says
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -223,18 +227,6 @@ def whole_machine(who: str) -> Iterator[None]:
     finally:
         os.close(descriptor)
 
-
-def _opened(path: Path) -> int:
-    """Open the file, or make it for all users. Linux refuses O_CREAT for a file of another user in /tmp."""
-    try:
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        os.fchmod(descriptor, 0o666)  # whatever the umask says
-        return descriptor
-
-
-# Measure whether other programs, a virtual machine's host or a quota took the processor while something was timed.
 
 MOST_OTHERS, MOST_STOLEN = 0.15, 0.02  # cores; a machine that nothing else used stayed below both
 
@@ -274,8 +266,6 @@ def contention_problems(contention: Contention, threads: int) -> list[str]:
     return found
 
 
-# Decide whether a ratio is too noisy to be believed: its timings scatter too much, or the machine was disturbed.
-
 # A virtual machine with two cores that nothing else used stayed within these limits.
 WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS, STEADY_CLOCK = 0.1, 0.15, 0.05, 0.95
 
@@ -307,12 +297,14 @@ def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[BrokenLimit]:
     interval = (ratio.high - ratio.low) / ratio.median
     found = [BrokenLimit(f"the interval of the ratio to {title} is {interval:.0%} of it", interval / WIDEST_INTERVAL)]
     owners = {ENGINE: "the engine's", ratio.baseline: f"{title}'s"}
-    for side in (each for each in benchmark.latencies if each.batch == ratio.batch and each.contender in owners):
-        owner, spread, outliers, drift = owners[side.contender], side.spread, side.outliers, side.warm_up_drift
-        unsettled = f"{owner} warm-up had not settled: its last two windows differed by {drift:.0%}"
-        found += [
-            BrokenLimit(f"the middle half of {owner} calls spreads over {spread:.0%}", spread / WIDEST_SPREAD),
-            BrokenLimit(f"{outliers:.0%} of {owner} calls took over twice as long as most", outliers / MOST_OUTLIERS),
-            BrokenLimit(unsettled, drift / WARM_UP_AGREEMENT),
-        ]
+    for side in benchmark.latencies:
+        if side.batch == ratio.batch and (owner := owners.get(side.contender)):
+            scatter = f"the middle half of {owner} calls spreads over {side.spread:.0%}"
+            slow = f"{side.outliers:.0%} of {owner} calls took over twice as long as most"
+            unsettled = f"{owner} warm-up had not settled: its last two windows differed by {side.warm_up_drift:.0%}"
+            found += [
+                BrokenLimit(scatter, side.spread / WIDEST_SPREAD),
+                BrokenLimit(slow, side.outliers / MOST_OUTLIERS),
+                BrokenLimit(unsettled, side.warm_up_drift / WARM_UP_AGREEMENT),
+            ]
     return [limit for limit in found if limit.factor > 1]

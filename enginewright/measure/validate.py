@@ -2,12 +2,14 @@
 and of the compiler look alike from outside. The graph, run without an optimizer, tells them apart: its error against
 PyTorch comes from the precision, the engine's error against the graph from the compiler."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import ENDS, Range
 from enginewright.core.params.measuring import ValidationParams
 from enginewright.core.params.precisions import Thresholds
@@ -15,8 +17,6 @@ from enginewright.data.feeds import Outputs, Run
 from enginewright.data.run_all import OutputsOf, run_all
 from enginewright.data.sample_set import SampleSet, padding_of
 from enginewright.engine.engine import Engine
-from enginewright.graph.as_written import run_as_written
-from enginewright.measure.accuracy_records import Resized, Spot, Validation
 from enginewright.measure.agreement import (
     agreement_of,
     broken_thresholds,
@@ -28,19 +28,12 @@ from enginewright.measure.agreement import (
 )
 from enginewright.measure.examples import write_examples
 from enginewright.measure.intervals import unsure_thresholds
-from enginewright.model.records import PYTORCH
+from enginewright.measure.records import Resized, Spot, Validation
 from enginewright.tasks.choose import task_of
 from enginewright.tasks.task import Task
 
 
-class Elsewhere(NamedTuple):
-    """Other machines that run the graph and the engine over a set; None: this process does."""
-
-    graph: OutputsOf | None = None
-    engine: OutputsOf | None = None
-
-
-class Wanted(NamedTuple):
+class Expected(NamedTuple):
     """Holds the samples, and what an engine should return for them: what the source model did."""
 
     samples: SampleSet
@@ -52,37 +45,54 @@ class Wanted(NamedTuple):
 
 def validate_engine(
     engine: Engine,
-    onnx: Path,
-    wanted: Wanted,
+    run_graph: Run,
+    expected: Expected,
     limits: Thresholds,
     params: ValidationParams,
     examples: Path | None = None,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: Sequence[OutputsOf | None] = (None, None),
 ) -> Validation:
-    """Validate an engine against what is wanted. Draw samples on which they differ into the folder `examples`.
-    `elsewhere` runs engine and graph over the whole set on other machines."""
-    samples, reference = wanted.samples, wanted.outputs
-    task, as_written = _task_of(engine, samples), run_as_written(onnx)
-    graph, compiled = _run_both(engine, as_written, samples, elsewhere or Elsewhere())
+    """Validate an engine against what is expected, and against its graph, as `run_graph` runs it without an optimizer.
+    Draw samples on which they differ into the folder `examples`. `elsewhere` has what runs graph and engine over the
+    whole set on other machines."""
+    samples, reference, record = expected.samples, expected.outputs, engine.record
+    known, sizes, kind = samples.manifest, record.profile.batch, samples.manifest.kind
+    task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
+    task = task.knowing(samples.truth, np.arange(len(samples)))
+    graph, compiled = (
+        run_all(run, samples, sizes.max, sizes.min > 1, f"{record.precision}, the {name}", outputs=there)
+        for name, run, there in zip(("graph", "engine"), (run_graph, engine.run), elsewhere, strict=True)
+    )
     results = measure(task, (reference, graph, compiled), samples.truth, limits)
-    agreement = agreement_of(task, reference, compiled, limits, samples.manifest.kind)
+    judged = results[0] if results else None
+    agreement = agreement_of(task, reference, compiled, limits, kind)
     pairs = (reference, compiled), (reference, graph), (graph, compiled)
     engine_errors, graph_errors, compiler_errors = (compare(*task.comparable(*pair)) for pair in pairs)
-    spots = _check_spots(engine, wanted, compiled, params.spot_samples, task)
-    other_sizes = check_sizes(engine, as_written, samples, task)
+    batches = {*spot_batches(sizes), *(each.batch.opt for each in record.build.all_profiles[1:])}
+    spots = tuple(check_spot(engine, expected, compiled, each, params.spot_samples, task) for each in sorted(batches))
+    other_sizes = _check_sizes(engine, run_graph, samples, task)
     if examples is not None:
         write_examples(task, samples, reference, compiled, examples)
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
-    judged = results[0] if results else None
-    broken = _broken_by_chance(task, wanted) if params.must_know and wanted.by_chance else ()
-    broken += broken_thresholds(engine_errors, agreement, judged, limits, doubt, params.must_be_sure)
+    broken = [
+        *broken_thresholds(engine_errors, agreement, judged, limits, doubt, params.must_be_sure),
+        *_broken_at_batches(spots, limits),
+        *_broken_at_sizes(other_sizes, limits),
+    ]
+    if params.must_know and expected.by_chance:
+        broken.insert(
+            0,
+            f"{expected.made_by}'s own {task.metrics[0].name} is no better than that of its answers to other {kind}, "
+            "so that it judges nothing: the weights, the order of classes, the preprocessing or the tokenizer are not "
+            "those of the model; or set validation.must_know: false",
+        )
     return Validation(
-        precision=engine.record.precision,
-        task=samples.manifest.task,
-        reference=wanted.made_by,
-        engine=engine.record.identity,
+        precision=record.precision,
+        task=known.task,
+        reference=expected.made_by,
+        engine=record.identity,
         samples=len(samples),
-        kind=samples.manifest.kind,
+        kind=kind,
         samples_sha256=samples.list_sha256,
         results=results,
         metric=task.metrics[0].name,
@@ -94,43 +104,13 @@ def validate_engine(
         spots=spots,
         resized=other_sizes,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
-        broken=broken + broken_at_batches(spots, limits) + broken_at_sizes(other_sizes, limits),
+        broken=tuple(broken),
         unsure=unsure_thresholds(agreement, judged, limits),
         must_be_sure=params.must_be_sure,
-        padding=padding_of(samples, engine.record.profile.batch.max),
+        padding=padding_of(samples, sizes.max),
         spread=spread(*task.comparable(reference, compiled), task.leads_kept(reference, compiled)),
-        doubt=wanted.doubt,
+        doubt=expected.doubt,
     )
-
-
-def _task_of(engine: Engine, samples: SampleSet) -> Task:
-    known, record = samples.manifest, engine.record
-    task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
-    return task.knowing(samples.truth, np.arange(len(samples)))
-
-
-def _broken_by_chance(task: Task, wanted: Wanted) -> tuple[str, ...]:
-    return (
-        f"{wanted.made_by}'s own {task.metrics[0].name} is no better than that of its answers to other "
-        f"{wanted.samples.manifest.kind}, so that it judges nothing: the weights, the order of classes, the "
-        "preprocessing or the tokenizer are not those of the model; or set validation.must_know: false",
-    )
-
-
-def _run_both(engine: Engine, as_written: Run, samples: SampleSet, elsewhere: Elsewhere) -> tuple[Outputs, Outputs]:
-    """Return what the graph and the engine return for all samples."""
-    precision, sizes = engine.record.precision, engine.record.profile.batch
-    whole = sizes.min > 1
-    graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph", outputs=elsewhere.graph)
-    compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine", outputs=elsewhere.engine)
-    return graph, compiled
-
-
-def _check_spots(engine: Engine, wanted: Wanted, compiled: Outputs, count: int, task: Task) -> tuple[Spot, ...]:
-    """Run the engine at its extreme batch sizes, and at those that its other profiles are tuned for."""
-    record = engine.record
-    sizes = {*spot_batches(record.profile.batch), *(each.batch.opt for each in record.build.all_profiles[1:])}
-    return tuple(check_spot(engine, wanted, compiled, size, count, task) for size in sorted(sizes))
 
 
 def spot_batches(sizes: Range) -> list[int]:
@@ -139,57 +119,46 @@ def spot_batches(sizes: Range) -> list[int]:
     return sorted({sizes.min, middle if middle % 2 else max(sizes.min, middle - 1), sizes.max})
 
 
-def check_spot(engine: Engine, wanted: Wanted, compiled: Outputs, batch: int, count: int, task: Task) -> Spot:
+def check_spot(engine: Engine, expected: Expected, compiled: Outputs, batch: int, count: int, task: Task) -> Spot:
     """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
-    samples = wanted.samples
-    batches = max(1, min(count, len(samples)) // batch)
-    chosen = np.arange(batches * batch) % len(samples)
+    samples = expected.samples
+    chosen = np.arange(max(1, min(count, len(samples)) // batch) * batch) % len(samples)
     found = run_all(engine.run, samples, batch, False, f"at batch {batch}", chosen)
-    return Spot(
-        batch=batch,
-        samples=len(chosen),
-        errors=compare(*task.comparable(_select(wanted.outputs, chosen), found)),
-        metric=metric_of(task, found, samples.truth, chosen),
-        drift=compare(*task.comparable(_select(compiled, chosen), found)).relative,
+    against_pytorch, against_whole = (
+        compare(*task.comparable({name: values[chosen] for name, values in each.items()}, found))
+        for each in (expected.outputs, compiled)
     )
+    metric = metric_of(task, found, samples.truth, chosen)
+    return Spot(batch=batch, samples=len(chosen), errors=against_pytorch, metric=metric, drift=against_whole.relative)
 
 
-def check_sizes(engine: Engine, as_written: Run, samples: SampleSet, task: Task) -> tuple[Resized, ...]:
+def _check_sizes(engine: Engine, run_graph: Run, samples: SampleSet, task: Task) -> tuple[Resized, ...]:
     """Compare the engine with its graph at the smallest and the largest sizes of its profile, and at those that others
     are tuned for. PyTorch is not needed: the export compared the graph with PyTorch at the former."""
     checks, profile = [], engine.record.profile
-    wanted = [profile.at(bound) | {"batch": profile.batch.opt} for bound in ENDS]
-    wanted += [each.at("opt") for each in engine.record.build.all_profiles[1:]]
-    for sizes in wanted if profile.resizes else ():
+    ends = (profile.at(bound) | {"batch": profile.batch.opt} for bound in ENDS)
+    tuned = (each.at("opt") for each in engine.record.build.all_profiles[1:])
+    for sizes in chain(ends, tuned) if profile.resizes else ():
         feeds = samples.at(sizes, profile).cycled(sizes["batch"])
-        others = {axis: size for axis, size in sizes.items() if axis != "batch"}
-        errors = compare(*task.comparable(as_written(feeds), engine.run(feeds)))
-        checks.append(Resized(sizes=others, errors=errors))
+        errors = compare(*task.comparable(run_graph(feeds), engine.run(feeds)))
+        checks.append(Resized(sizes={axis: size for axis, size in sizes.items() if axis != "batch"}, errors=errors))
     return tuple(checks)
 
 
-def broken_at_batches(spots: Iterable[Spot], limits: Thresholds) -> tuple[str, ...]:
-    """Return a sentence for each batch size that changes the outputs. The metric has no limit: too few images."""
-    broken = []
+def _broken_at_batches(spots: Iterable[Spot], limits: Thresholds) -> Iterator[str]:
+    """Yield a sentence for each batch size that changes the outputs. The metric has no limit: too few images."""
     for spot in spots:
         if spot.errors.nonfinite:
-            broken.append(f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite")
+            yield f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite"
         elif not spot.drift <= limits.relative_error:
-            broken.append(f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set")
-    return tuple(broken)
+            yield f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set"
 
 
-def broken_at_sizes(checks: Iterable[Resized], limits: Thresholds) -> tuple[str, ...]:
-    """Return a sentence for each size at which the engine and its graph differ."""
-    broken = []
+def _broken_at_sizes(checks: Iterable[Resized], limits: Thresholds) -> Iterator[str]:
+    """Yield a sentence for each size at which the engine and its graph differ."""
     for check in checks:
         where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
         if check.errors.nonfinite:
-            broken.append(f"at {where} {check.errors.nonfinite} outputs are NaN or infinite")
+            yield f"at {where} {check.errors.nonfinite} outputs are NaN or infinite"
         elif not check.errors.relative <= limits.relative_error:
-            broken.append(f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of")
-    return tuple(broken)
-
-
-def _select(outputs: Outputs, indices: np.ndarray) -> Outputs:
-    return {name: values[indices] for name, values in outputs.items()}
+            yield f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of"

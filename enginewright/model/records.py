@@ -22,9 +22,6 @@ class Export(Record):
     against_pytorch: GraphCheck
 
 
-PYTORCH = "PyTorch"  # `made_by` of a Reference, unless the model came as an ONNX file
-
-
 class Reference(Record):
     """The outputs of the source model, and what each metric of the task makes of them: none if not measured."""
 

@@ -17,6 +17,7 @@ from onnx.inliner import inline_local_functions
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import Profile
 from enginewright.core.params.model import BoxesParams, ModelParams
 from enginewright.core.spread import Work
@@ -26,7 +27,7 @@ from enginewright.data.sample_set import Part, SampleSet
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.onnx_file import check_at_each_size, check_graph, graph_inputs
 from enginewright.model.checkpoint import WEIGHTS_RECORD, call_model, load_model
-from enginewright.model.records import PYTORCH, Weights
+from enginewright.model.records import Weights
 from enginewright.model.user_code import USER_ERRORS, describe_user_error, watched_files
 from enginewright.tasks.choose import misfit_of, task_of
 from enginewright.tasks.task import Task

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import is_own
 from enginewright.core.files import sha256
+from enginewright.core.params.all import Params
 from enginewright.core.user_files import look_in_folders_above
 
 KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -25,6 +27,15 @@ ENGINEWRIGHT = Path(__file__).parents[1]
 MOST_LINES = 3  # of a traceback, and of a message
 MOST_CHARACTERS = 400  # of a message: some list each weight of a network
 USER_ERRORS = (Exception, SystemExit)  # the user's code may also leave by sys.exit
+
+
+def users_code(params: Params) -> dict[str, dict[str, str]]:
+    """Return the hashes of the user's own code: of the model, with the files that its arguments name, and the task."""
+    model = params.model
+    return {
+        "model": fingerprint(model.source) | files_named_in(model.arguments) if model.is_factory else {},
+        "task": fingerprint_of_task(params.task) if is_own(params.task) else {},
+    }
 
 
 def fingerprint(source: str) -> dict[str, str]:

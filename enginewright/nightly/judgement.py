@@ -2,13 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from enginewright.measure.changes import Change, Measurements, Outcome, not_comparable, same_versions
-from enginewright.measure.comparison import compare_runs
-from enginewright.measure.speed_change import SpeedChanges
+from enginewright.measure.changes import Change, Measurements, Outcome, not_comparable
+from enginewright.measure.comparison import SpeedChanges, common_precisions, compare_runs, same_versions
+from enginewright.measure.history import History
 
 
 class Status(IntEnum):
@@ -68,88 +67,60 @@ class Judgement(NamedTuple):
         return self.status == Status.GOOD and (Outcome.IMPROVEMENT in outcomes or fills_a_gap)
 
 
-def judge(measure: Measure, race: Race, good: Measurements | None, confidence: float, attempts: int) -> Judgement:
+def judge(measure: Measure, race: Race, history: History, confidence: float, attempts: int) -> Judgement:
     """Measure again, at most `attempts` times, what is not comparable; and once more what has changed."""
-    night = _Night(measure, race, good, confidence, attempts)
-    found, changes = night.measure_until_comparable(())
+    history.nights()  # first, because a broken file must not cost a night
+    good = history.good()
+    known = {entry.precision for entry in good.precisions} if good else set()
+    raced: dict[str, SpeedChanges] = {}
+
+    def measure_once(precisions: Collection[str]) -> tuple[Found, list[Change]]:
+        found = measure(precisions)
+        now = found.measurements
+        for name in precisions or tuple(raced):
+            raced.pop(name, None)
+        # A precision that the good run lacks has a change if it must be timed again.
+        changes = [one for one in compare_runs(now, now, confidence) if one.again and one.precision not in known]
+        if good:
+            changes += compare_runs(good, now, confidence) if common_precisions(good, now) else []
+            # Ratios show large losses; a race shows smaller ones, and whether the engine has caused a loss at all.
+            # In a race both engines have the new driver or runtime, so only ratios show what a new version does.
+            alike = same_versions(good, now)
+            wanted = {change.precision for change in changes if alike or _is_unknown_speed(change)}
+            raced.update(race(wanted & known - raced.keys()))
+            changes = _with_races(changes, compare_runs(good, now, confidence, raced), raced) if raced else changes
+        return found, changes
+
+    def measure_until_comparable(precisions: Collection[str]) -> tuple[Found, list[Change]]:
+        """Measure precisions, or all if none is named, and again those for which it may help."""
+        found, changes = measure_once(precisions)
+        for _ in range(attempts):
+            if not (unclear := {change.precision for change in changes if change.again}):
+                break
+            found, changes = measure_once(unclear)
+        return found, changes
+
+    found, changes = measure_until_comparable(())
     if changed := {change.precision for change in changes if change.is_better_or_worse}:
-        found, second = night.measure_until_comparable(changed)
-        changes = confirm(changes, second)
+        found, second = measure_until_comparable(changed)
+        changes = _confirmed(changes, second)
     return Judgement(found, changes, first=good is None)
 
 
-@dataclass
-class _Night:
-    """The measurements and races of one night."""
-
-    measure: Measure
-    race: Race
-    good: Measurements | None
-    confidence: float
-    attempts: int
-    raced: dict[str, SpeedChanges] = field(default_factory=dict)
-
-    def measure_until_comparable(self, precisions: Collection[str]) -> tuple[Found, list[Change]]:
-        """Measure precisions, or all if none is named, and again those for which it may help."""
-        found, changes = self._measure_once(precisions)
-        for _ in range(self.attempts):
-            if not (unclear := {change.precision for change in changes if change.again}):
-                break
-            found, changes = self._measure_once(unclear)
-        return found, changes
-
-    def _measure_once(self, precisions: Collection[str]) -> tuple[Found, list[Change]]:
-        found = self.measure(precisions)
-        for name in precisions or tuple(self.raced):
-            self.raced.pop(name, None)
-        changes = compare_with_good_run(self.good, found.measurements, self.confidence)
-        if self.good:
-            # Ratios show large losses; a race shows smaller ones, and whether the engine has caused a loss at all.
-            # In a race both engines have the new driver or runtime, so only ratios show what a new version does.
-            alike = same_versions(self.good.machine, found.measurements.machine)
-            wanted = {change.precision for change in changes if alike or _is_unknown_speed(change)}
-            in_good_run = {entry.precision for entry in self.good.precisions}
-            self.raced.update(self.race(wanted & in_good_run - self.raced.keys()))
-            changes = apply_races(changes, self.good, found.measurements, self.confidence, self.raced)
-        return found, changes
-
-
-def compare_with_good_run(good: Measurements | None, now: Measurements, confidence: float) -> list[Change]:
-    """Compare a night with the good run. A precision that the good run lacks has a change if it must be timed again."""
-    known = {entry.precision for entry in good.precisions} if good else set()
-    itself = compare_runs(now, now, confidence)
-    new = [change for change in itself if change.again and change.precision not in known]
-    shared = known & {entry.precision for entry in now.precisions}
-    return new + (compare_runs(good, now, confidence) if good and shared else [])
-
-
-def apply_races(
-    changes: Sequence[Change],
-    good: Measurements,
-    now: Measurements,
-    confidence: float,
-    raced: Mapping[str, SpeedChanges],
-) -> list[Change]:
+def _with_races(by_ratios: Sequence[Change], by_races: Sequence[Change], raced: Collection[str]) -> list[Change]:
     """Let races decide the speed where there were any. A loss by ratios that no race shows is not comparable."""
-    if not raced:
-        return list(changes)
-    decided = [change for change in compare_runs(good, now, confidence, raced) if change.precision in raced]
-    lost = {change.precision for change in decided if _is_slower(change)}
-    by_ratios = [change for change in changes if change.precision in raced]
+    found = [change for change in by_ratios if change.precision not in raced]
+    found += [change for change in by_races if change.precision in raced]
+    lost = {change.precision for change in by_races if _is_slower(change)}
     # If the good run's ratios are useless, that change stays, so that this night can replace the good run.
-    useless = [change for change in by_ratios if _is_unknown_speed(change) and not change.again]
-    slower = {change.precision: change for change in reversed(by_ratios) if _is_slower(change)}
-    others = [change for change in changes if change.precision not in raced]
-    return others + decided + useless + [_without_race(slower[name]) for name in slower.keys() - lost]
-
-
-def confirm(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
-    """Return the changes of the second measurement. One counts only if the first has it too, by ratios or a race."""
-    outcomes: defaultdict[tuple[str, str], set[Outcome]] = defaultdict(set)
-    for change in first:
-        outcomes[change.precision, change.subject].add(change.outcome)
-    comparable = {change.precision for change in first} - {change.precision for change in first if change.again}
-    return [_confirmed(one, outcomes[one.precision, one.subject], one.precision in comparable) for one in second]
+    others = [change for change in by_ratios if change.precision in raced]
+    found += [change for change in others if _is_unknown_speed(change) and not change.again]
+    slower = {change.precision: change for change in reversed(others) if _is_slower(change)}
+    for name in slower.keys() - lost:
+        loss = f"{slower[name].change:+.1%} beside PyTorch"
+        why = f"{loss}, but not slower than the good run's engine side by side: measure again"
+        found.append(not_comparable(name, slower[name].figure, why, again=True))
+    return found
 
 
 def _is_unknown_speed(change: Change) -> bool:
@@ -160,16 +131,22 @@ def _is_slower(change: Change) -> bool:
     return change.outcome is Outcome.REGRESSION and change.is_speed
 
 
-def _without_race(change: Change) -> Change:
-    why = f"{change.change:+.1%} beside PyTorch, but not slower than the good run's engine side by side: measure again"
-    return not_comparable(change.precision, change.figure, why, again=True)
-
-
-def _confirmed(change: Change, before: set[Outcome], was_comparable: bool) -> Change:
-    """Return the change as it is if the first measurement had the same outcome `before`; else withdraw it."""
-    if change.outcome in before or not change.is_better_or_worse:
-        return change
-    if before <= {Outcome.NOT_COMPARABLE} and not was_comparable:
-        why = "seen once, and not comparable the other time: measure again"
-        return change.model_copy(update={"outcome": Outcome.NOT_COMPARABLE, "why": why, "again": True})
-    return change.model_copy(update={"outcome": Outcome.NO_CHANGE, "why": "seen in one of two measurements"})
+def _confirmed(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
+    """Return the changes of the second measurement. One counts only if the first has it too, by ratios or a race."""
+    outcomes: defaultdict[tuple[str, str], set[Outcome]] = defaultdict(set)
+    for change in first:
+        outcomes[change.precision, change.subject].add(change.outcome)
+    unclear = {change.precision for change in first if change.again}
+    comparable = {change.precision for change in first} - unclear
+    found = []
+    for change in second:
+        before = outcomes[change.precision, change.subject]
+        if change.outcome in before or not change.is_better_or_worse:
+            found.append(change)
+        elif before <= {Outcome.NOT_COMPARABLE} and change.precision not in comparable:
+            why = "seen once, and not comparable the other time: measure again"
+            found.append(change.model_copy(update={"outcome": Outcome.NOT_COMPARABLE, "why": why, "again": True}))
+        else:
+            why = "seen in one of two measurements"
+            found.append(change.model_copy(update={"outcome": Outcome.NO_CHANGE, "why": why}))
+    return found

@@ -8,24 +8,27 @@ the good run; 1 on an error. docs/ci.md tells more.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from enginewright.core import version
-from enginewright.core.errors import sentence_of
-from enginewright.core.files import HISTORY, MACHINE, SUMMARY
+from enginewright.core.errors import EnginewrightError, sentence_of
+from enginewright.core.files import LOCK, MEASUREMENTS, SUMMARY, VERDICT
 from enginewright.core.params.all import Params
+from enginewright.core.process import start_dvc
 from enginewright.core.text import confidence
-from enginewright.engine.machine import Machine
-from enginewright.measure.changes import conclusion
-from enginewright.measure.history import GOOD, History, Night, Setting
-from enginewright.nightly import pipeline
-from enginewright.nightly.judgement import Judgement, Measure, Race, Status, judge
+from enginewright.measure.changes import Measurements, Verdict, conclusion
+from enginewright.measure.comparison import SpeedChanges
+from enginewright.measure.earlier_engines import engines_of, parse_hashes
+from enginewright.measure.history import GOOD, History, Night
+from enginewright.measure.race import race_runs
+from enginewright.nightly.judgement import Found, Judgement, Status, judge
 from enginewright.nightly.summary import sentence, write_summary
 
 ATTEMPTS = "how often to measure again what is not comparable, 3 if not given, 10 at most"
+MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
 
 
 def main() -> None:
@@ -45,18 +48,17 @@ def main() -> None:
 
 def run_night(confidence: float, attempts: int) -> Status:
     start, revision = datetime.now(UTC).replace(microsecond=0), version.revision()
-    pipeline.dvc("repro", "report")  # not the gate: if it is red, this is a result of the night and must not end it
+    _dvc("report")  # not the gate: if it is red, this is a result of the night and must not end it
     params = Params.read()
-    setting = Setting.of(Machine.read(MACHINE), params)
-    history = History(HISTORY / setting.folder, setting)
-    race = partial(pipeline.race, history.folder / GOOD, params)
-    judgement = record_night(
-        history, pipeline.measure, race, pipeline.engine_hashes, start, revision, confidence, attempts
-    )
+    history = History.here(params)
+    race = partial(_race, history.folder / GOOD, params)
+    judgement = judge(_measure, race, history, confidence, attempts)
+    record(judgement, history, lambda: parse_hashes(LOCK.read_bytes(), str(LOCK)), start, revision)
     # The report with this night, and the gate, which may fail only if a threshold broke.
     failed = any(judgement.found.broken.values()) or bool(judgement.unsure)
-    pipeline.dvc("repro", allowed_to_fail=failed)
-    summary = write_summary(judgement, history.nights(), setting.title, confidence, SUMMARY.read_text(encoding="utf-8"))
+    _dvc(allowed_to_fail=failed)
+    title, report = history.setting.title, SUMMARY.read_text(encoding="utf-8")
+    summary = write_summary(judgement, history.nights(), title, confidence, report)
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(summary)
@@ -66,33 +68,49 @@ def run_night(confidence: float, attempts: int) -> Status:
     return judgement.status
 
 
-def record_night(
+def _measure(precisions: Collection[str]) -> Found:
+    """Measure these precisions again, or all if none is named, even if nothing changed: the machine may have."""
+    print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", file=sys.stderr, flush=True)
+    stages = [f"{stage}@{name}" for stage in MEASURED for name in sorted(precisions)] or MEASURED
+    _dvc("--force", "--single-item", *stages, "race")
+    _dvc("report")
+    return Found(Measurements.read(MEASUREMENTS), Verdict.read(VERDICT).failures)
+
+
+def _race(good: Path, params: Params, precisions: Collection[str]) -> dict[str, SpeedChanges]:
+    """Race the engines of these precisions against the good run's. Report an engine that cannot be raced, and go on."""
+    raced: dict[str, SpeedChanges] = {}
+    for precision in sorted(precisions):
+        try:
+            with engines_of(str(good)) as before, engines_of(str(MEASUREMENTS.parent)) as after:
+                raced |= race_runs(before, after, [precision], params)
+        except (EnginewrightError, OSError) as error:
+            print(f"{precision} is not raced against the good run's engine: {error}", file=sys.stderr, flush=True)
+    return raced
+
+
+def _dvc(*arguments: str, allowed_to_fail: bool = False) -> None:
+    """Make these stages, or all. Standard output is for the summary."""
+    command = "repro", *arguments
+    if start_dvc(*command).wait() and not allowed_to_fail:
+        raise EnginewrightError(f"`dvc {' '.join(command)}` failed, as said above; the night is not recorded")
+
+
+def record(
+    judgement: Judgement,
     history: History,
-    measure: Measure,
-    race: Race,
     engine_hashes: Callable[[], Mapping[str, str]],
     start: datetime,
     revision: str,
-    confidence: float,
-    attempts: int,
-) -> Judgement:
-    """Judge a night, and write it to the history."""
-    history.nights()  # first, because a broken file must not cost a night
-    judgement = judge(measure, race, history.good(), confidence, attempts)
-    if judgement.becomes_good_run:
-        history.keep(judgement.found.measurements, engine_hashes())
-    history.append(lines_of(judgement, start, revision))
-    return judgement
-
-
-def lines_of(judgement: Judgement, start: datetime, revision: str) -> list[Night]:
+) -> None:
+    """Write a night to the history, with a line for each precision."""
     measurements, broken = judgement.found
-    changes = {
-        entry.precision: [change for change in judgement.changes if change.precision == entry.precision]
-        for entry in measurements.precisions
-    }
-    return [
-        Night(
+    if judgement.becomes_good_run:
+        history.keep(measurements, engine_hashes())
+    nights = []
+    for entry in measurements.precisions:
+        changes = [change for change in judgement.changes if change.precision == entry.precision]
+        night = Night(
             date=start,
             revision=revision,
             runtime_version=measurements.machine.runtime_version,
@@ -103,10 +121,10 @@ def lines_of(judgement: Judgement, start: datetime, revision: str) -> list[Night
             metric=entry.validation.metric,
             relative_error=entry.validation.engine_against_pytorch.relative,
             engine_bytes=entry.engine_bytes,
-            outcome=conclusion(changes[entry.precision]) if changes[entry.precision] else None,
+            outcome=conclusion(changes) if changes else None,
             broken=broken.get(entry.precision, ()),
             good=judgement.status == Status.GOOD,
             kept=judgement.becomes_good_run,
         )
-        for entry in measurements.precisions
-    ]
+        nights.append(night)
+    history.append(nights)

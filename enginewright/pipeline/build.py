@@ -8,7 +8,7 @@ from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Target, lacking
 from enginewright.engine.record import REFUSED, Refusal
 from enginewright.engine.tools import write_comparison
@@ -28,18 +28,16 @@ def build(
     wanted, how, samples = Target.read(target), params.build, SampleSet.open(validation)
     user_plugins(how.tensorrt.plugins, plugins)
     try:
-        record = build_engine(
+        graph = DescribedGraph(
             precision,
             converted / "model.onnx",
-            wanted,
-            how,
             samples.manifest,
-            engine,
-            params.model.scores,
-            params.model.boxes,
-            validation / TOKENIZER if samples.manifest.text else None,
-            samples.cycled(how.profile.batch.min),
+            scores=params.model.scores,
+            boxes=params.model.boxes,
+            tokenizer=validation / TOKENIZER if samples.manifest.text else None,
+            example=samples.cycled(how.profile.batch.min),
         )
+        record = build_engine(graph, wanted, how, engine)
         write_comparison(record, converted / "model.onnx", checked_feeds(samples, how.profile), engine)
     except EnginewrightError as error:
         if not (without := lacking(wanted, precision)):

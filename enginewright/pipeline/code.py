@@ -7,19 +7,30 @@ beside such a module, such as a template. Comments, docstrings and formatting of
 import ast
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import NamedTuple, Self, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import Record, new_file, sha256
 from enginewright.pipeline import STAGES
 
-# Read what a file of Python code imports, and a digest of what it does.
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("enginewright", "stages")
+RUNNER = "stages.__main__"
+# A stage that imports one of these runs the user's own code.
+MODEL_FACTORY, TASK = "enginewright.model.factory", "enginewright.tasks.choose"
+FORMAT = 1  # of the file of what was read: another format is not taken
 
-FORMAT = 1  # of the kept file: another format is not read
+
+class StageCode(Record):
+    """The code of one stage: the digest of each file of the project, and of each file of the user's model and task."""
+
+    modules: dict[str, str]
+    model: dict[str, str]
+    task: dict[str, str]
 
 
 class Source(NamedTuple):
@@ -27,39 +38,74 @@ class Source(NamedTuple):
     imports: list[str]
 
 
-class KeptSources:
-    """The sources of files, kept in a file by their content.
-
-    Parsing all files of the project takes half a second, and nearly always none has changed.
-    """
-
-    def __init__(self, kept_in: Path) -> None:
-        self._kept_in = kept_in
-        self._of_file: dict[Path, Source] = {}
-        self._used: dict[str, Source] = {}
-
-    def __enter__(self) -> Self:
-        try:
-            kept = json.loads(self._kept_in.read_text(encoding="utf-8"))
-            self._kept = {key: Source(*values) for key, values in kept["files"].items() if kept["format"] == FORMAT}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            self._kept = {}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._used != self._kept:
-            with suppress(OSError), new_file(self._kept_in) as temporary:  # a read-only folder only costs time
-                temporary.write_text(json.dumps({"format": FORMAT, "files": self._used}), encoding="utf-8")
-
-    def read(self, file: Path) -> Source:
-        if file not in self._of_file:
-            content = file.read_bytes()
-            key = hashlib.sha256(content).hexdigest()
-            self._of_file[file] = self._used[key] = self._kept.get(key) or parse(content)
-        return self._of_file[file]
+def code_of_stages(
+    runtimes: Collection[str], model: Mapping[str, str], task: Mapping[str, str], root: Path = ROOT
+) -> dict[str, StageCode]:
+    """Return the code of each stage, without the runtimes that are not in use: no result depends on them."""
+    unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
+    paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
+    named = ((".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path) for path in paths)
+    files = {name: path for name, path in named if name not in (*PACKAGES, *unused)}
+    sources = _read(files.values(), root / "enginewright" / "__pycache__" / "sources.json")
+    beside = {folder: _digests_of_templates(folder) for folder in {path.parent for path in files.values()}}
+    imports, digests = {}, {}
+    for name, path in files.items():
+        # Importing a.b.c runs a and a.b, too, and `from a import b` may name a function of a.
+        parts = (accumulate(each.split("."), "{}.{}".format) for each in (name, *sources[path].imports))
+        imports[name] = files.keys() & set(chain.from_iterable(parts))
+        digests[name] = {path: sources[path].digest, **beside[path.parent]}
+    found = {}
+    for stage, place in STAGES.items():
+        names = _all_imported((RUNNER, f"{__package__}.{place}"), imports)
+        modules = {path.relative_to(root).as_posix(): it for name in names for path, it in digests[name].items()}
+        found[stage] = StageCode(
+            modules=dict(sorted(modules.items())),
+            model=dict(model) if MODEL_FACTORY in names else {},
+            task=dict(task) if TASK in names else {},
+        )
+    return found
 
 
-def parse(content: bytes) -> Source:
+def _module_of_runtime(name: str) -> str:
+    file = "tensorrt" if RUNTIMES[name].is_tensorrt else name  # NVIDIA's two share a module
+    return f"enginewright.engine.runtimes.{file}"
+
+
+def _all_imported(modules: Iterable[str], imports: Mapping[str, set[str]]) -> set[str]:
+    """Return these modules and each module that importing them can lead to."""
+    found: set[str] = set()
+    waiting = set(modules)
+    while waiting:
+        found |= waiting
+        waiting = {name for each in waiting for name in imports[each]} - found
+    return found
+
+
+def _digests_of_templates(folder: Path) -> dict[Path, str]:
+    named = (path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc"))
+    return {path: sha256(path) for path in named if not path.name.startswith(".") and not path.name.endswith("~")}
+
+
+def _read(paths: Iterable[Path], kept_in: Path) -> dict[Path, Source]:
+    """Read files of Python code. What was read is kept by their content: parsing all of the project takes half a
+    second, and nearly always none has changed."""
+    try:
+        file = json.loads(kept_in.read_text(encoding="utf-8"))
+        kept = {key: Source(*values) for key, values in file["files"].items() if file["format"] == FORMAT}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        kept = {}
+    found, read = {}, {}
+    for path in paths:
+        content = path.read_bytes()
+        key = hashlib.sha256(content).hexdigest()
+        found[path] = read[key] = kept.get(key) or _parse(content)
+    if read != kept:
+        with suppress(OSError), new_file(kept_in) as temporary:  # a read-only folder only costs time
+            temporary.write_text(json.dumps({"format": FORMAT, "files": read}), encoding="utf-8")
+    return found
+
+
+def _parse(content: bytes) -> Source:
     tree = ast.parse(content)
     imports = sorted(set(imports_of(tree)))
     return Source(hashlib.sha256(_meaning(tree).encode()).hexdigest(), imports)
@@ -97,85 +143,3 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
     for child in node.orelse if _is_for_types(node) else ast.iter_child_nodes(node):
         yield child
         yield from _executed(child)
-
-
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("enginewright", "stages")
-RUNTIMES_PACKAGE = "enginewright.engine.runtimes"
-RUNNER = "stages.__main__"
-# A stage that imports one of these runs the user's own code.
-MODEL_FACTORY, TASK = "enginewright.model.factory", "enginewright.tasks.choose"
-
-
-class StageCode(Record):
-    """The code of one stage: the digest of each file of the project, and of each file of the user's model and task."""
-
-    modules: dict[str, str]
-    model: dict[str, str]
-    task: dict[str, str]
-
-
-def code_of_stages(
-    runtimes: Collection[str], model: Mapping[str, str], task: Mapping[str, str], root: Path = ROOT
-) -> dict[str, StageCode]:
-    """Return the code of each stage, without the runtimes that are not in use: no result depends on them."""
-    unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
-    with KeptSources(root / "enginewright" / "__pycache__" / "sources.json") as sources:
-        modules = Modules(root, unused, sources)
-        imported = {stage: modules.imported_by(RUNNER, f"{__package__}.{module}") for stage, module in STAGES.items()}
-        return {
-            stage: StageCode(
-                modules=dict(sorted(item for name in names for item in modules.digests(name).items())),
-                model=dict(model) if MODEL_FACTORY in names else {},
-                task=dict(task) if TASK in names else {},
-            )
-            for stage, names in imported.items()
-        }
-
-
-def _module_of_runtime(name: str) -> str:
-    return f"{RUNTIMES_PACKAGE}.{'tensorrt' if RUNTIMES[name].is_tensorrt else name}"  # NVIDIA's two share a module
-
-
-class Modules:
-    def __init__(self, root: Path, unused: Collection[str], sources: KeptSources) -> None:
-        self._root, self._sources = root, sources
-        files = (file for package in PACKAGES for file in sorted((root / package).rglob("*.py")))
-        self._files = {name: file for file in files if (name := self._name_of(file)) not in (*PACKAGES, *unused)}
-        self._imports: dict[str, set[str]] = {}
-        self._templates: dict[Path, dict[str, str]] = {}
-
-    def imported_by(self, *modules: str) -> set[str]:
-        """Return these modules and each module that importing them can lead to."""
-        found: set[str] = set()
-        waiting = set(modules)
-        while waiting:
-            found |= waiting
-            waiting = {name for each in waiting for name in self._imports_of(each)} - found
-        return found
-
-    def digests(self, module: str) -> dict[str, str]:
-        """Return the digest of the module's file, and of each file beside it that is no code."""
-        file = self._files[module]
-        return {self._path(file): self._sources.read(file).digest} | self._templates_in(file.parent)
-
-    def _name_of(self, file: Path) -> str:
-        return ".".join(file.relative_to(self._root).with_suffix("").parts).removesuffix(".__init__")
-
-    def _imports_of(self, module: str) -> set[str]:
-        if module not in self._imports:
-            imports = self._sources.read(self._files[module]).imports
-            # Importing a.b.c runs a and a.b, too.
-            named = {name for each in (module, *imports) for name in accumulate(each.split("."), "{}.{}".format)}
-            self._imports[module] = named & self._files.keys()  # `from a import b` may name a function of a
-        return self._imports[module]
-
-    def _templates_in(self, folder: Path) -> dict[str, str]:
-        if folder not in self._templates:
-            named = (file for file in folder.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
-            others = (file for file in named if not file.name.startswith(".") and not file.name.endswith("~"))
-            self._templates[folder] = {self._path(file): sha256(file) for file in others}
-        return self._templates[folder]
-
-    def _path(self, file: Path) -> str:
-        return file.relative_to(self._root).as_posix()

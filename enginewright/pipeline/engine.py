@@ -13,12 +13,12 @@ from enginewright.engine.build import EngineWork
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import pass_on_refusal, require_made_of
-from enginewright.graph.as_written import GraphWork
-from enginewright.measure.accuracy_records import Validation
+from enginewright.graph.as_written import GraphWork, run_as_written
+from enginewright.measure.benchmark import trace_engine
 from enginewright.measure.examples import EXAMPLES, Examples
-from enginewright.measure.speed_records import trace_engine
+from enginewright.measure.records import Validation
 from enginewright.measure.timing import whole_machine
-from enginewright.measure.validate import Elsewhere, Wanted, validate_engine
+from enginewright.measure.validate import Expected, validate_engine
 from enginewright.model.records import Reference
 from enginewright.targets.ray_cluster import open_cluster, whole_node
 
@@ -40,7 +40,7 @@ def validate(
             Examples(examples=()).write(unfinished / EXAMPLES)
         return
     here = Machine.read(machine)
-    wanted = _wanted(SampleSet.open(validation), reference)
+    expected = _expected(SampleSet.open(validation), reference)
     with (
         open_cluster() as cluster,
         open_engine(engine, here, params.inference) as loaded,
@@ -49,12 +49,12 @@ def validate(
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,
-            converted / "model.onnx",
-            wanted,
+            run_as_written(converted / "model.onnx"),
+            expected,
             params.precisions[precision].thresholds,
             params.validation,
             unfinished,
-            Elsewhere(
+            (
                 outputs_on(GraphWork(converted), cluster),
                 outputs_on(EngineWork(engine, params.inference, gpus=int(here.device == "cuda")), cluster),
             ),
@@ -70,11 +70,11 @@ def validate(
         print(f"{precision}: not sure: {line}")
 
 
-def _wanted(samples: SampleSet, reference: Path) -> Wanted:
+def _expected(samples: SampleSet, reference: Path) -> Expected:
     record = Reference.read(reference / "reference.json")
     files = (reference / output_file(number) for number, _ in enumerate(record.outputs))
     outputs = {name: np.load(file, mmap_mode="r") for name, file in zip(record.outputs, files, strict=True)}
-    return Wanted(samples, outputs, record.made_by, record.by_chance, record.doubt)
+    return Expected(samples, outputs, record.made_by, record.by_chance, record.doubt)
 
 
 def _results(record: Validation) -> str:

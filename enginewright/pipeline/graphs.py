@@ -18,9 +18,8 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginewright.precision.cast import Conversion, require_kept_exist
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import left_in_floats
+from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.in_dialect import (
     Ingredients,
     cast_in_dialect,
@@ -66,14 +65,14 @@ def rescue(
         attempts = Attempts(precision, keep, Dialect.read(dialect), samples, scratch)
         by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
         trial = Confirmation(exact, samples, min(BATCH, params.calibration.batch))
-        found = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
-        found.record.write(unfinished / RESCUE)
-        if found.rescued.graph.parent == attempts.folder:
+        record, best = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
+        record.write(unfinished / RESCUE)
+        if best.graph.parent == attempts.folder:
             for file in attempts.folder.iterdir():
                 shutil.copyfile(file, unfinished / file.name)
-        if found.rescued.rounded:
-            write_rounded(found.rescued.rounded, unfinished)
-    print(f"{precision}: {found.record.in_words()}")
+        if best.rounded:
+            write_rounded(best.rounded, unfinished)
+    print(f"{precision}: {record.in_words()}")
 
 
 class Plan(NamedTuple):

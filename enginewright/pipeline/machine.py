@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from enginewright.core.facts import ChosenTask, is_own
+from enginewright.core.facts import ChosenTask
 from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ONNXRUNTIME
 from enginewright.core.user_files import (
@@ -17,7 +17,7 @@ from enginewright.core.version import require_new_enough
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.tools import describe_tools
-from enginewright.model.user_code import files_named_in, fingerprint, fingerprint_of_task
+from enginewright.model.user_code import users_code
 from enginewright.pipeline.code import code_of_stages
 from enginewright.pipeline.parameters import write_parameters
 from enginewright.precision.dialect import dialect_of
@@ -48,10 +48,8 @@ def machine(
     describe_tools().write_if_new(tools)
     ChosenTask(task=params.task).write_if_new(task)
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
-    users = params.model
-    model = fingerprint(users.source) | files_named_in(users.arguments) if users.is_factory else {}
-    judged_by = fingerprint_of_task(params.task) if is_own(params.task) else {}
-    for stage, its_code in code_of_stages(runtimes, model, judged_by).items():
+    users = users_code(params)
+    for stage, its_code in code_of_stages(runtimes, users["model"], users["task"]).items():
         its_code.write_if_new(code / f"{stage}.json")
     write_parameters(params, parameters)
     print(described.in_words())

@@ -9,7 +9,7 @@ from enginewright.core.files import scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, Target
 from enginewright.engine.record import read_engine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
@@ -69,7 +69,8 @@ def mix(
     compiled_for, example = Target.read(target), samples.cycled(build.profile.batch.min)
 
     def build_mix(graph: Path, engine: Path) -> None:
-        build_engine(precision, graph, compiled_for, build, known, engine, how.scores, how.boxes, tokenizer, example)
+        described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
+        build_engine(described, compiled_for, build, engine)
 
     given = open_int8(converted / "int8", simplified, calibrated, rescued, samples)
     with scratch_folder() as folder:

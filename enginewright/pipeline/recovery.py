@@ -1,6 +1,10 @@
-"""Mend what DVC leaves when it is killed while it writes one of its own files.
+"""Mend what DVC leaves when it is killed, and what a power cut leaves of its cache. This needs DVC's private modules:
+it is for the version in DVC, and a test tells when DVC no longer needs it.
 
-DVC writes these files in place. Cut off, they stop every further run until somebody deletes them."""
+DVC writes its own files in place. Cut off, they stop every further run until somebody deletes them. Copies in its cache
+are not forced to disk, and it believes that they are what their names say: after a power cut it would restore an empty
+one as a result, and call it up to date.
+"""
 
 import hashlib
 import json
@@ -21,14 +25,17 @@ from voluptuous import Invalid
 from enginewright.core.errors import UNREADABLE
 from enginewright.core.files import new_file
 
+DVC = "3.67.1"
 TMP = Path(".dvc/tmp")
-CONFLICT = "<<<<<<< "  # git's mark between two versions
 LOCKS = (Path("dvc.lock"), Path("machine/dvc.lock"))  # what stages had and made, not locks in the sense of TMP's
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # Linux has another one each time that it starts
+CHECKED = "enginewright-boot"  # in DVC's folder for temporary files: the start since which nothing can have been lost
+OBJECTS = "files/md5"
 
 
 def mend_after_a_kill(root: Path) -> list[str]:
     """Return what was mended, a sentence each. If another DVC is at work, its files are left alone."""
-    tmp = find_tmp(root)
+    tmp = _find_tmp(root)
     if tmp is None:
         return []
     mended: list[str] = []
@@ -41,7 +48,7 @@ def mend_after_a_kill(root: Path) -> list[str]:
     return mended
 
 
-def find_tmp(root: Path) -> Path | None:
+def _find_tmp(root: Path) -> Path | None:
     """Return DVC's folder for temporary files, or None before the first run. A project may be a folder of a larger
     repository, whose root has it."""
     folder = root.resolve()
@@ -64,10 +71,10 @@ def _mend_locked_paths(tmp: Path) -> list[str]:
     path = tmp / RWLOCK_FILE
     if not path.exists():
         return []
-    if not _is_whole(path, _read_locked_paths):
+    if not _is_whole(path, _read_users):
         path.unlink()
         return [f"{TMP / RWLOCK_FILE} was cut off when DVC was killed, and is removed"]
-    users = _users(_read_locked_paths(path))
+    users = _read_users(path)
     if users and not any(map(_is_running, users)):
         path.unlink()
         return [f"{TMP / RWLOCK_FILE} named a DVC that was killed, and is removed"]
@@ -84,15 +91,12 @@ def _is_whole(path: Path, read: Callable[[Path], Any]) -> bool:
 
 def _read_lock_file(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    if CONFLICT not in text:  # of which DVC itself tells
+    if "<<<<<<< " not in text:  # git's mark between two versions, of which DVC itself tells
         COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text))
 
 
-def _read_locked_paths(path: Path) -> dict[str, Any]:
-    return SCHEMA(json.loads(path.read_text(encoding="utf-8")))  # type: ignore[no-any-return]
-
-
-def _users(locked: dict[str, Any]) -> list[dict[str, Any]]:
+def _read_users(path: Path) -> list[dict[str, Any]]:
+    locked = SCHEMA(json.loads(path.read_text(encoding="utf-8")))
     return [*locked["write"].values(), *(user for users in locked["read"].values() for user in users)]
 
 
@@ -108,20 +112,10 @@ def _is_running(user: dict[str, Any]) -> bool:
         return True
 
 
-# Remove what a power cut has left empty or cut off in DVC's cache. What stages write is forced to disk. DVC's copies
-# in its cache are not, and it believes that they are what their names say: it would restore an empty one as a result,
-# and call it up to date.
-
-BOOT = Path("/proc/sys/kernel/random/boot_id")  # Linux has another one each time that it starts
-CHECKED = "enginewright-boot"  # in DVC's folder for temporary files: the start since which nothing can have been lost
-OBJECTS = "files/md5"
-NAME = re.compile(r"[0-9a-f]{32}(\.dir)?")
-
-
 def mend_after_a_power_cut(root: Path) -> list[str]:
     """Return what was mended, a sentence. Copies are checked once after each start of the machine, by their hashes:
     those that are younger than the run which began first after the start before."""
-    tmp = find_tmp(root)
+    tmp = _find_tmp(root)
     if tmp is None or not BOOT.exists():
         return []
     checked, boot = tmp / CHECKED, BOOT.read_text(encoding="utf-8")
@@ -130,7 +124,7 @@ def mend_after_a_power_cut(root: Path) -> list[str]:
     since = checked.stat().st_mtime if checked.is_file() else 0.0
     cache = Path(Config(str(tmp.parent))["cache"].get("dir") or tmp.parent / "cache")
     young = [path for path in cache.glob(f"{OBJECTS}/??/*") if path.stat().st_mtime >= since]
-    broken = [path for path in young if NAME.fullmatch(named := path.parent.name + path.name) and not _is(path, named)]
+    broken = [path for path in young if _is_cut_off(path)]
     for path in broken:
         path.unlink()
     with new_file(checked) as temporary:
@@ -139,6 +133,10 @@ def mend_after_a_power_cut(root: Path) -> list[str]:
     return [f"{lost}: what they held is made again when it is needed"] if broken else []
 
 
-def _is(path: Path, named: str) -> bool:
+def _is_cut_off(path: Path) -> bool:
+    """Tell whether a file of the cache is not what its name says. Other files lie there, too."""
+    name = path.parent.name + path.name
+    if not re.fullmatch(r"[0-9a-f]{32}(\.dir)?", name):
+        return False
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == named[:32]
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() != name[:32]

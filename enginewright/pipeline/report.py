@@ -5,15 +5,15 @@ from pathlib import Path
 
 from enginewright.core.files import new_file, new_folder
 from enginewright.core.params.all import Params
+from enginewright.graph.simplify import Simplification
 from enginewright.measure.changes import Measurements, Verdict
 from enginewright.measure.history import read_history
 from enginewright.report.evidence import gather_background, gather_findings
-from enginewright.report.figures import draw_figures
-from enginewright.report.page.pictures import gather_examples
-from enginewright.report.page.render import render_page
-from enginewright.report.summary import metrics, write_summary
+from enginewright.report.metrics import metrics
+from enginewright.report.page.nights import trend_rows
+from enginewright.report.page.pictures import gather_examples, write_pictures
+from enginewright.report.page.render import render_page, write_summary
 from enginewright.report.tables import latency_rows, tradeoff_rows
-from enginewright.report.trend import TREND, draw_trend, trend_rows, trend_section
 from enginewright.report.verdict import choose, doubt, failures_of, sentence
 
 
@@ -42,22 +42,21 @@ def report(
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     precisions = params.precisions
     findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, race, machine, converted)
-    background = gather_background(params, simplified, calibrated, converted, tools)
+    graph = Simplification.read(simplified / "simplify.json")
+    background = gather_background(params, graph, simplified / "model.onnx", calibrated, converted, tools)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
-    nights, shown = read_history(history), gather_examples(findings, examples)
+    nights, shown = trend_rows(read_history(history)), gather_examples(findings, examples)
     with new_folder(figures) as unfinished:
-        draw_figures(findings, failures, unfinished)
-        if nights:
-            draw_trend(nights, unfinished / TREND)
+        write_pictures(findings, failures, nights, unfinished)
     with new_folder(plots) as unfinished:
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
         tradeoff_rows(findings, failures).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
     with new_file(metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n", encoding="utf-8")
     with new_file(page) as temporary:
-        temporary.write_text(render_page(findings, background, failures, trend_rows(nights), shown), encoding="utf-8")
+        temporary.write_text(render_page(findings, background, failures, nights, shown), encoding="utf-8")
     with new_file(summary) as temporary:
-        temporary.write_text(write_summary(findings, failures) + trend_section(nights), encoding="utf-8")
+        temporary.write_text(write_summary(findings, failures, len(nights) > 0), encoding="utf-8")
     measured = tuple(entry.measured for entry in findings.precisions)
     Measurements(machine=findings.machine, precisions=measured).write(measurements)
     choice = choose(findings)

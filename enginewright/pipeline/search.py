@@ -15,12 +15,16 @@ from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
-from enginewright.precision.calibration.answers import kept_answers
-from enginewright.precision.calibration.cache import Calibration, require_tensors
+from enginewright.precision.calibration.cache import Calibration, kept_answers, require_tensors
 from enginewright.precision.calibration.calibrate import ranges_by
-from enginewright.precision.cast import require_kept_exist
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import doubt_in_words, floats_in_words, left_in_floats, shares_of_work
+from enginewright.precision.floats import (
+    doubt_in_words,
+    floats_in_words,
+    left_in_floats,
+    require_kept_exist,
+    shares_of_work,
+)
 from enginewright.precision.in_dialect import (
     Ingredients,
     is_written_here,

@@ -20,21 +20,21 @@ from enginewright.engine.gpu.nvml import GpuSampler
 from enginewright.engine.machine import Machine, differences
 from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
 from enginewright.measure.benchmark import (
-    FILE,
     RAW_COLUMNS,
     Race,
     engine_throughput,
+    measure_engine_isolated,
+    pytorch_peak_memory,
     quoted_batch,
     race_contenders,
     race_over_sizes,
     raw_rows,
     with_tuned_batches,
-    write_exported_times,
 )
 from enginewright.measure.contenders import open_baseline, pace_meter, require_possible
-from enginewright.measure.isolated import measure_engine_isolated, pytorch_peak_memory
+from enginewright.measure.exported_times import FILE, write_exported_times
 from enginewright.measure.race import Open, open_contender, race_engines
-from enginewright.measure.speed_records import ENGINE, LAUNCHED, Benchmark, Isolated
+from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark, Isolated
 from enginewright.measure.timing import Bind, ContentionWatch, contention_problems, whole_machine
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node

@@ -19,9 +19,10 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 from enginewright.graph.onnx_file import at_opset
+from enginewright.graph.passes.find import Inserter
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import FLOATS, setting
-from enginewright.precision.write_int8 import Additions, dtype_of
+from enginewright.precision.write_int8 import dtype_of
 
 Array = NDArray[np.generic]
 Rows = NDArray[np.float32]  # each is what a product sums over for one column of its result
@@ -144,7 +145,7 @@ class Writer:
         self.model = as_ir(at_opset(model, OPSETS[precision]))
         self.model.ir_version = max(self.model.ir_version, IR_VERSIONS[precision])
         self._precision, self._ranges, self._size = precision, ranges, PRECISIONS[precision].block
-        self._add = Additions(self.model)
+        self._add = Inserter(self.model)
         self._nodes: list[ir.Node] = []  # that wait for their place
         self._rounded: dict[tuple[ir.Value, bool], ir.Value] = {}
         if precision != "int4":
@@ -181,23 +182,26 @@ class Writer:
         product.node.replace_input_with(index, self._rounded[key])
 
     def _weights(self, product: Product) -> ir.Value:
-        exact, name, rows = product.weights, product.weights.name, product.rows
-        if self._precision == "int4":
-            numbers, scales, _ = in_int4(rows, self._size, dtype_of(exact))
-            if not product.has_rows:
-                numbers, scales = numbers.T, scales.T
-            given = [self._add.constant(f"{name}.int4", numbers), self._add.constant(f"{name}.scale", scales)]
+        exact, name, rows, size = product.weights, product.weights.name, product.rows, self._size
+        match self._precision:
+            case "int4":
+                kind, made = "int4", in_int4(rows, size, dtype_of(exact))
+                if not product.has_rows:
+                    made = made._replace(numbers=made.numbers.T, scales=made.scales.T)
+            case "nvfp4":
+                kind, made = "fp4", in_nvfp4(rows, size)
+            case _:
+                kind, made = "fp8", in_mxfp8(rows, size)
+        numbers = self._add.constant(product.node, f"{name}.{kind}", made.numbers)
+        scales = self._add.constant(product.node, f"{name}.scale", made.scales)
+        if kind == "int4":
             axis = int(product.has_rows)
-            return self._write("DequantizeLinear", given, f"{name}.rounded", axis=axis, block_size=self._size)[0]
-        if self._precision == "nvfp4":
-            numbers, scales, whole = in_nvfp4(rows, self._size)
-            given = [self._add.constant(f"{name}.fp4", numbers), self._add.constant(f"{name}.scale", scales)]
-            given.append(self._add.constant(f"{name}.scale_of_scales", whole))
-            floats = self._from_nvfp4(exact, *given)
+            return self._write("DequantizeLinear", [numbers, scales], f"{name}.rounded", axis=axis, block_size=size)[0]
+        if kind == "fp4":
+            whole = self._add.constant(product.node, f"{name}.scale_of_scales", made.of_scales)
+            floats = self._from_nvfp4(exact, numbers, scales, whole)
         else:
-            numbers, scales, _ = in_mxfp8(rows, self._size)
-            given = [self._add.constant(f"{name}.fp8", numbers), self._add.constant(f"{name}.scale", scales)]
-            floats = self._from_mxfp8(exact, *given)
+            floats = self._from_mxfp8(exact, numbers, scales)
         return floats if product.has_rows else self._write("Transpose", [floats], f"{name}.turned", perm=[1, 0])[0]
 
     def _activation(self, product: Product) -> ir.Value:
@@ -206,7 +210,7 @@ class Writer:
         assert read.shape is not None
         if len(read.shape) <= MOST_AXES:
             return write(product, read)
-        stacked = self._add.constant(f"{read.name}.stacked", np.array([0, -1, product.rows.shape[1]]))
+        stacked = self._add.constant(product.node, f"{read.name}.stacked", np.array([0, -1, product.rows.shape[1]]))
         (stack,) = self._write("Reshape", [read, stacked], f"{read.name}.stack")
         stack.type = read.type
         rounded = write(product, stack)
@@ -220,7 +224,7 @@ class Writer:
                 "null to measure"
             )
         scale = np.asarray(max(amax, TINY) / LARGEST_NVFP4, np.float32)
-        whole = self._add.constant(f"{read.name}.scale_of_scales", scale)
+        whole = self._add.constant(product.node, f"{read.name}.scale_of_scales", scale)
         names, how = (f"{read.name}.fp4", f"{read.name}.scale"), self._along_rows(scale_type=FP8)
         numbers, scales = self._write(FP4_QUANTIZE, [read, whole], *names, domain=DOMAIN, **how)
         return self._from_nvfp4(read, numbers, scales, whole)
@@ -245,9 +249,9 @@ class Writer:
         self, op_type: str, inputs: list[ir.Value], *outputs: str, domain: str = "", **attributes: int | list[int]
     ) -> Sequence[ir.Value]:
         """Write a node behind those that wait, and return what it makes."""
-        node = self._add.node(op_type, inputs, *outputs, domain=domain, **attributes)
-        self._nodes.append(node)
-        return node.outputs
+        made = [self._add.value(name) for name in outputs]
+        self._nodes.append(ir.node(op_type, inputs, attributes, domain=domain, outputs=made, name=made[0].name))
+        return made
 
     def _along_rows(self, **more: int) -> dict[str, Any]:
         return {"axis": -1, "block_size": self._size, **more}

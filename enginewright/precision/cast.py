@@ -1,4 +1,4 @@
-"""Make fp16 and bf16 graphs, by ModelOpt's AutoCast."""
+"""Make fp16 and bf16 graphs, by ModelOpt's AutoCast. What calls ModelOpt here quantizes, too."""
 
 import contextlib
 import io
@@ -11,16 +11,13 @@ import numpy as np
 import onnx
 
 from enginewright.core.errors import EnginewrightError, is_out_of_memory
-from enginewright.core.files import Record
 from enginewright.core.params.precisions import Keep
 from enginewright.core.text import in_one_line
 from enginewright.data.feeds import NO_SAMPLE, Feeds
 from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import graph_inputs, load_graph
 from enginewright.graph.read_interface import shape_inputs
-from enginewright.precision.floats import Left, nodes_adding_scattered, nodes_making_rows
-
-# Call ModelOpt: the batch that it runs, its errors and its output. Casting and quantizing share this.
+from enginewright.precision.floats import nodes_adding_scattered, nodes_making_rows
 
 LARGE_IMAGE = 224  # large enough for most networks
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
@@ -42,10 +39,17 @@ def trial_batch(source: Path, sample: Feeds, batch: int = CALIBRATION_BATCH) -> 
 
 
 @contextlib.contextmanager
-def errors_as_sentences(precision: str) -> Iterator[None]:
-    """Turn ModelOpt's exceptions into one sentence, since a graph that it cannot convert is no defect of ours."""
+def calling_modelopt(precision: str) -> Iterator[None]:
+    """Silence ModelOpt, which prints its progress and logs each step. Turn its exceptions into one sentence, since a
+    graph that it cannot convert is no defect of ours."""
+    logging.disable(logging.WARNING)
     try:
-        yield
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            from modelopt.onnx import trt_utils
+
+            # With TensorRT installed, ModelOpt parses the graph to look for plugins, which needs a GPU.
+            trt_utils.TRT_PYTHON_AVAILABLE = False
+            yield
     except Exception as error:  # ONNX Runtime's exceptions, which pass through, share no base class
         if is_out_of_memory(error):
             raise EnginewrightError(
@@ -62,28 +66,12 @@ def errors_as_sentences(precision: str) -> Iterator[None]:
             f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "
             "precision"
         ) from None
-
-
-@contextlib.contextmanager
-def quiet_modelopt() -> Iterator[None]:
-    """Silence ModelOpt, which prints its progress and logs each step; its exceptions still reach the caller."""
-    logging.disable(logging.WARNING)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            from modelopt.onnx import trt_utils
-
-            # With TensorRT installed, ModelOpt parses the graph to look for plugins, which needs a GPU.
-            trt_utils.TRT_PYTHON_AVAILABLE = False
-            yield
     finally:
         logging.disable(logging.NOTSET)
 
 
 NAME_OF_ALL_SIZES = "unk"
 BF16_LARGEST = 3.3895e38  # rounded down, and less than float32's
-# AutoCast leaves what exceeds this in float32. Its own limits, such as 512 for activations, are for fp16. In bf16 a
-# mask of float32's lowest number would become infinite, and 0 times that is no number.
-LARGEST = {"bf16": {"data_max": BF16_LARGEST, "init_max": BF16_LARGEST}}
 
 
 def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) -> onnx.ModelProto:
@@ -101,8 +89,10 @@ def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) ->
     scattered = (node.name for node in nodes_adding_scattered(graph))
     exact = map(re.escape, (*nodes_making_rows(graph), *scattered))
     kept = {"nodes_to_exclude": [*keep.nodes, *exact], "op_types_to_exclude": list(keep.op_types)}
-    limits = LARGEST.get(precision, {})
-    with quiet_modelopt(), errors_as_sentences(precision):
+    # AutoCast leaves what exceeds this in float32. Its own limits, such as 512 for activations, are for fp16. In bf16 a
+    # mask of float32's lowest number would become infinite, and 0 times that is no number.
+    limits = dict.fromkeys(("data_max", "init_max"), BF16_LARGEST) if precision == "bf16" else {}
+    with calling_modelopt(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
         converted: onnx.ModelProto = convert_to_mixed_precision(
@@ -120,35 +110,3 @@ def forget_unknown_sizes(model: onnx.ModelProto) -> None:
             for size in value.type.tensor_type.shape.dim:
                 if size.dim_param == NAME_OF_ALL_SIZES:
                     size.ClearField("dim_param")
-
-
-# The JSON document of the stage convert, and a check of the nodes to keep in high precision.
-
-
-class Conversion(Record):
-    precision: str
-    opset: int
-    nodes: dict[str, int]
-    floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
-
-
-def kept_nodes(keep: Keep, model: onnx.ModelProto) -> set[str]:
-    """Return the names of the nodes to keep in high precision."""
-    return {
-        node.name
-        for node in model.graph.node
-        if node.op_type in keep.op_types or any(re.fullmatch(pattern, node.name) for pattern in keep.nodes)
-    }
-
-
-def require_kept_exist(keep: Keep, model: onnx.ModelProto) -> None:
-    """Refuse operators and nodes that the graph lacks, since a misspelt one would silently keep nothing."""
-    types, names = {node.op_type for node in model.graph.node}, [node.name for node in model.graph.node]
-    for op_type in keep.op_types:
-        if op_type not in types:
-            raise EnginewrightError(f"keep.op_types: the graph has no {op_type}; it has {', '.join(sorted(types))}")
-    for pattern in keep.nodes:
-        if not any(re.fullmatch(pattern, name) for name in names):
-            raise EnginewrightError(
-                f"keep.nodes: no node of the graph is named '{pattern}', such as {', '.join(names[:3])}"
-            )

@@ -1,85 +1,136 @@
-"""Count what a quantized graph leaves in floats: its weights and its operations, by kind."""
+"""Say what stays in floats: what a user keeps, what eight bits cannot hold, and what a quantized graph leaves."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+import onnx_ir as ir
+from onnx import TensorProto
 
+from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import Record
-from enginewright.core.params.precisions import Rest
+from enginewright.core.params.precisions import Keep, Rest
 from enginewright.data.feeds import Feeds
-from enginewright.graph.data_apart import array_of
 from enginewright.graph.shapes import Shapes, shapes_for
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.placement import PRODUCTS, products_of_activations
+from enginewright.precision.placement import PRODUCTS, axes_of, constant_at, products_of_activations
 
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
 OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
-TINY_SCALE = "it cannot hold the scale of what the node reads"
 OF_TOKENS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization"}
 NORMALIZATIONS = OF_TOKENS | {"GroupNormalization"}
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
-SCATTERING = {"ScatterElements", "ScatterND"}
 # Before a normalization, Swin joins four neighbours to one token, and ConvNeXt takes the mean of all places.
 STREAM = {"Add", "Concat", "GlobalAveragePool", "ReduceMean", "Slice", "Split"} | PASSED_ON
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
 
 
+def kept_nodes(keep: Keep, model: onnx.ModelProto) -> set[str]:
+    """Return the names of the nodes that the user keeps in high precision."""
+    return {
+        node.name
+        for node in model.graph.node
+        if node.op_type in keep.op_types or any(re.fullmatch(pattern, node.name) for pattern in keep.nodes)
+    }
+
+
+def require_kept_exist(keep: Keep, model: onnx.ModelProto) -> None:
+    """Refuse operators and nodes that the graph lacks, since a misspelt one would silently keep nothing."""
+    types, names = {node.op_type for node in model.graph.node}, [node.name for node in model.graph.node]
+    for op_type in keep.op_types:
+        if op_type not in types:
+            raise EnginewrightError(f"keep.op_types: the graph has no {op_type}; it has {', '.join(sorted(types))}")
+    for pattern in keep.nodes:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise EnginewrightError(
+                f"keep.nodes: no node of the graph is named '{pattern}', such as {', '.join(names[:3])}"
+            )
+
+
 def nodes_in_floats(
-    precision: str, model: onnx.ModelProto, amax: Mapping[str, float], wanted: Dialect, rest: Rest
+    precision: str, model: onnx.ModelProto, amax: Mapping[str, float], dialect: Dialect, rest: Rest
 ) -> dict[str, str]:
     """Return the nodes that int8 or fp8 leaves in the type `rest`, each with the reason: eight bits cannot hold them,
     the machine cannot calculate with them, or float16 cannot hold the scale of a tensor that they read."""
     found: dict[str, str] = {}
-    if precision == "int8" and not wanted.adds_exactly:
+    if precision == "int8" and not dialect.adds_exactly:
         found = dict.fromkeys(products_of_activations(model), OVERFLOWS)
     found |= nodes_beyond_int8(model, amax)
     if rest == "fp16":  # an example are ConvNeXt's branches, which are multiplied by 1e-6 before training
-        largest = PRECISIONS[precision].largest
+        largest, why = PRECISIONS[precision].largest, "it cannot hold the scale of what the node reads"
         tiny = {name for name, value in amax.items() if value / largest <= SMALLEST_FLOAT16_SCALE}
-        found |= {node.name: TINY_SCALE for node in model.graph.node if tiny.intersection(node.input)}
+        found |= {node.name: why for node in model.graph.node if tiny.intersection(node.input)}
     return found
 
 
 def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict[str, str]:
     """Return the nodes that eight bits cannot hold, found by the pattern of the graph, whatever the model is called."""
-    nodes = list(model.graph.node)
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    made_by = {name: node for node in nodes for name in node.output}
-    found: dict[str, str] = {}
-    for node in nodes:
-        if any(amax.get(name, 0.0) > LARGEST_FLOAT16 for name in (*node.input, *node.output)):
-            found[node.name] = "its numbers reach beyond float16, as those of a mask do"
-    for node in nodes:
-        square = _averaged_square(node, made_by, constants)
+    graph, found = ir.from_proto(model).graph, dict[str, str]()
+    for node in graph:
+        tensors = [value.name or "" for value in (*node.inputs, *node.outputs) if value is not None]
+        if any(amax.get(name, 0.0) > LARGEST_FLOAT16 for name in tensors):
+            found[node.name or ""] = "its numbers reach beyond float16, as those of a mask do"
+    for node in graph:
+        square = _averaged_square(node)
         if square:
-            found[node.name] = "it averages squares, whose range is that of the numbers squared"
+            found[node.name or ""] = "it averages squares, whose range is that of the numbers squared"
         if node.op_type == "Softmax":
-            names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
-        elif square or node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
-            names, why = _before(square or node, STREAM, made_by), "it is part of what is normalized later"
+            names, why = _before(node, SCORES), "it makes the scores of a Softmax"
+        # A LayerNorm in parts begins with the mean over the last axis.
+        elif square or node.op_type in NORMALIZATIONS or (node.op_type == "ReduceMean" and axes_of(node) == [-1]):
+            names, why = _before(square or node, STREAM), "it is part of what is normalized later"
         else:
             continue
         found = dict.fromkeys(names, why) | found
-    found |= dict.fromkeys(_nodes_placing(nodes, constants), "it only puts numbers in their places")
-    streams = [node.name for node in nodes if _adds_normalized(node, made_by, constants)]
+    found |= {node.name or "": "it only puts numbers in their places" for node in graph if _places(node)}
+    streams = [node.name or "" for node in graph if _adds_normalized(node)]
     others = dict.fromkeys(streams, "it adds to a stream that nothing normalizes")
     return others | dict.fromkeys(nodes_making_rows(model), "it makes rows of numbers, as of boxes") | found
 
 
-def _nodes_placing(nodes: list[onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]) -> list[str]:
-    """Return the transposed convolutions whose kernels hold a single one each."""
-    weighted = [node for node in nodes if node.op_type == "ConvTranspose" and node.input[1] in constants]
-    kernels = {node.name: array_of(constants[node.input[1]]) for node in weighted}
-    return [
-        name
-        for name, kernel in kernels.items()
-        if kernel.max() == 1 and np.all(np.count_nonzero(kernel.reshape(len(kernel), -1), axis=1) == 1)
-    ]
+def _maker(value: ir.Value | None) -> ir.Node | None:
+    return value.producer() if value is not None else None
+
+
+def _before(node: ir.Node, op_types: set[str]) -> Iterator[str]:
+    """Yield the nodes of these operators that lead to a node through nothing else."""
+    waiting, seen = list(node.inputs[:1]), set[ir.Node]()
+    while waiting:
+        maker = _maker(waiting.pop())
+        if maker is not None and maker.op_type in op_types and maker not in seen:
+            seen.add(maker)
+            yield maker.name or ""
+            waiting += maker.inputs
+
+
+def _averaged_square(node: ir.Node) -> ir.Node | None:
+    """Return what squares the numbers of which the node takes the mean, with which an RMSNorm in parts begins."""
+    maker = _maker(node.inputs[0]) if node.op_type == "ReduceMean" else None
+    if maker is None or len(maker.inputs) != 2:
+        return None
+    power = constant_at(maker) if maker.op_type == "Pow" else None
+    is_second_power = power is not None and bool(np.all(power.numpy() == 2))
+    return maker if is_second_power or (maker.op_type == "Mul" and maker.inputs[0] is maker.inputs[1]) else None
+
+
+def _places(node: ir.Node) -> bool:
+    """Tell whether it is a transposed convolution whose kernels hold a single one each."""
+    weights = constant_at(node) if node.op_type == "ConvTranspose" else None
+    if weights is None:
+        return False
+    kernels = weights.numpy()
+    return bool(kernels.max() == 1 and np.all(np.count_nonzero(kernels.reshape(len(kernels), -1), axis=1) == 1))
+
+
+def _adds_normalized(node: ir.Node) -> bool:
+    """Tell whether it adds a branch that was normalized, as in Swin V2, whose products read the stream itself."""
+    if node.op_type != "Add" or any(constant_at(node, index) is not None for index in (0, 1)):
+        return False
+    return any(maker is not None and maker.op_type in OF_TOKENS for maker in map(_maker, node.inputs))
 
 
 def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
@@ -104,72 +155,26 @@ def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
 def nodes_adding_scattered(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
     network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
+    scattering = [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND")]
     return [
-        node
-        for node in model.graph.node
-        if node.op_type in SCATTERING and any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
+        node for node in scattering if any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
     ]
 
-
-def _before(node: onnx.NodeProto, op_types: set[str], made_by: Mapping[str, onnx.NodeProto]) -> Iterator[str]:
-    """Yield the nodes of these operators that lead to a node through nothing else."""
-    waiting, seen = list(node.input[:1]), set()
-    while waiting:
-        maker = made_by.get(waiting.pop())
-        if maker is not None and maker.op_type in op_types and maker.name not in seen:
-            seen.add(maker.name)
-            yield maker.name
-            waiting += maker.input
-
-
-def _adds_normalized(
-    node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]
-) -> bool:
-    """Tell whether it adds a branch that was normalized, as in Swin V2, whose products read the stream itself."""
-    if node.op_type != "Add" or any(name in constants for name in node.input):
-        return False
-    makers = [made_by.get(name) for name in node.input]
-    return any(maker is not None and maker.op_type in OF_TOKENS for maker in makers)
-
-
-def _begins_normalization(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
-    """Tell whether it takes the mean over the last axis, with which a LayerNorm in parts begins."""
-    if node.op_type != "ReduceMean":
-        return False
-    axes = [list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"]
-    axes += [numpy_helper.to_array(constants[name]).tolist() for name in node.input[1:] if name in constants]
-    return axes == [[-1]]
-
-
-def _averaged_square(
-    node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]
-) -> onnx.NodeProto | None:
-    """Return what squares the numbers of which the node takes the mean, with which an RMSNorm in parts begins."""
-    maker = made_by.get(node.input[0]) if node.op_type == "ReduceMean" else None
-    if maker is None or len(maker.input) != 2:
-        return None
-    number, by = maker.input
-    is_second_power = maker.op_type == "Pow" and by in constants and bool(np.all(array_of(constants[by]) == 2))
-    return maker if is_second_power or (maker.op_type == "Mul" and number == by) else None
-
-
-# Estimate what each layer costs in floating point, from the graph alone, so that the answer is the same everywhere.
 
 RECURRENT = ("GRU", "LSTM", "RNN")
 PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it writes one number to memory
 
 
 def shares_of_work(model: onnx.ModelProto, layers: Collection[str], sample: Feeds) -> dict[str, float]:
-    """Return the share of the work of all these layers that each has, for a sample of these sizes."""
+    """Return the share of the work in floats of all these layers that each has, for a sample of these sizes. It is
+    estimated from the graph alone, so that the answer is the same everywhere."""
     shapes = shapes_for(model, sample)
     constants = {tensor.name for tensor in model.graph.initializer}
-    work = {node.name: _work(node, shapes, constants) for node in model.graph.node if node.name in layers}
+    work = {}
+    for node in [node for node in model.graph.node if node.name in layers]:
+        numbers = prod(shapes.get(node.output[0], ())[1:])  # of one sample
+        work[node.name] = products_of(node, shapes, constants) + PRODUCTS_PER_NUMBER * max(1, numbers)
     return {name: each / sum(work.values()) for name, each in work.items()}
-
-
-def _work(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> int:
-    numbers = prod(shapes.get(node.output[0], ())[1:])  # of one sample
-    return products_of(node, shapes, constants) + PRODUCTS_PER_NUMBER * max(1, numbers)
 
 
 def products_of(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> int:
@@ -193,11 +198,7 @@ def products_of(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]
 
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
-EMBEDDING, ATTENTION, OTHER = "embedding", "product in attention", "other"  # beside operators
 MATTERS = 0.05  # of all weights or operations: less is not worth a word
-MUCH = 0.5  # of the operations
-WITHOUT_KERNEL = "no compiler here runs a recurrent layer in bytes"
 
 
 class Left(Record):
@@ -210,6 +211,15 @@ class Left(Record):
     names: tuple[str, ...]  # of the nodes and of what they return: an engine's layers are called after either
 
 
+class Conversion(Record):
+    """What the stage convert made."""
+
+    precision: str
+    opset: int
+    nodes: dict[str, int]
+    floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
+
+
 def left_in_floats(model: onnx.ModelProto, sample: Feeds) -> tuple[Left, ...]:
     """Return what reads no rounded value, if it has weights or multiplies, the kind with most weights first."""
     graph, shapes = model.graph, shapes_for(model, sample)
@@ -218,7 +228,7 @@ def left_in_floats(model: onnx.ModelProto, sample: Feeds) -> tuple[Left, ...]:
     total_weights = total_products = 0
     found: dict[str, list[tuple[onnx.NodeProto, int, int]]] = {}
     for node in graph.node:  # which come in the order of execution
-        if node.op_type in QUANTIZERS:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             if node.op_type == "DequantizeLinear":
                 rounded.update(node.output)
             if node.input[0] in constants:
@@ -254,7 +264,7 @@ def floats_in_words(left: Iterable[Left]) -> str | None:
         return None
     most = [row for row in rows if max(row.weights, row.operations) > MATTERS]
     kinds = ", ".join(f"{row.count} {row.kind} ({row.weights:.0%}, {row.operations:.0%})" for row in most)
-    why = f"; {WITHOUT_KERNEL}" if any(row.kind in RECURRENT for row in most) else ""
+    why = "; no compiler here runs a recurrent layer in bytes" if any(row.kind in RECURRENT for row in most) else ""
     named = f": {kinds}" if kinds else ""
     return f"{weights:.0%} of the weights and {operations:.0%} of the operations stay in floats{named}{why}"
 
@@ -262,7 +272,7 @@ def floats_in_words(left: Iterable[Left]) -> str | None:
 def doubt_in_words(precision: str, left: Iterable[Left]) -> str | None:
     """Return what to do where most operations are in floats, or None."""
     operations = sum(row.operations for row in left)
-    if operations <= MUCH:
+    if operations <= 0.5:
         return None
     return (
         f"{precision} keeps {operations:.0%} of the operations in floats, and may be no faster than fp32: "
@@ -272,7 +282,7 @@ def doubt_in_words(precision: str, left: Iterable[Left]) -> str | None:
 
 def _kind(node: onnx.NodeProto, constants: set[str]) -> str:
     if node.op_type == "Gather" and node.input[0] in constants:
-        return EMBEDDING
+        return "embedding"
     if node.op_type == "MatMul" and constants.isdisjoint(node.input):
-        return ATTENTION
-    return node.op_type if node.op_type in (*PRODUCTS, *RECURRENT) else OTHER
+        return "product in attention"
+    return node.op_type if node.op_type in (*PRODUCTS, *RECURRENT) else "other"

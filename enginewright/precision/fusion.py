@@ -1,9 +1,8 @@
 """Mend the Q/DQ nodes of ModelOpt that keep TensorRT from fusing kernels. docs/precisions.md has NVIDIA's rules."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -14,7 +13,7 @@ FUSED_ON = PASSED_ON | {"BatchNormalization", "Clip", "Gelu", "HardSigmoid", "Ha
 
 
 class Pair(NamedTuple):
-    """The nodes that round an activation."""
+    """The nodes that round a tensor."""
 
     quantize: ir.Node
     dequantize: ir.Node
@@ -26,10 +25,16 @@ class Pair(NamedTuple):
         return value
 
     @property
+    def scale(self) -> ir.Value:
+        value = self.quantize.inputs[1]
+        assert value is not None
+        return value
+
+    @property
     def scales(self) -> set[ir.Value]:
         """Return one constant, or two in a float16 graph."""
-        scales = {scale for node in self for scale in node.inputs[1:2] if scale is not None}
-        return {scale for scale in scales if scale.const_value is not None and scale.const_value.size == 1}
+        scales = (node.inputs[1] for node in self)
+        return {scale for scale in scales if scale is not None and scale.const_value is not None}
 
     def serves(self, node: ir.Node) -> bool:
         """Tell whether nothing but this node reads what is rounded."""
@@ -38,22 +43,43 @@ class Pair(NamedTuple):
         return is_single and not rounded.is_graph_output()
 
 
-def mend_fusions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with one scale for what a Concat joins, and no Q/DQ nodes between a product and its sum, or
-    between weights and a product of floats."""
-    mended = ir.from_proto(model)
-    for node in mended.graph:
+def pair_before(value: ir.Value | None) -> Pair | None:
+    """Return the nodes that round this operand."""
+    dequantize = value.producer() if value is not None else None
+    if dequantize is None or dequantize.op_type != "DequantizeLinear" or dequantize.inputs[0] is None:
+        return None
+    quantize = dequantize.inputs[0].producer()
+    if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.inputs[0] is None:
+        return None
+    return Pair(quantize, dequantize)
+
+
+def array_of(value: ir.Value | None) -> NDArray[Any]:
+    """Return the numbers of a constant."""
+    assert value is not None
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def set_array(value: ir.Value, array: NDArray[Any]) -> None:
+    value.const_value = ir.tensor(array, name=value.name)
+    value.dtype = value.const_value.dtype
+
+
+def mend_fusions(model: ir.Model) -> None:
+    """Write one scale for what a Concat joins, and no Q/DQ nodes between a product and its sum, or between weights and
+    a product of floats."""
+    for node in model.graph:
         if node.op_type in PRODUCTS:
             _free_weights(node)
-    for node in reversed(mended.graph):  # whether a sum leads to bytes depends on the sums behind it
+    for node in reversed(model.graph):  # whether a sum leads to bytes depends on the sums behind it
         if node.op_type == "Add":
-            _free_sum(mended.graph, node)
-    for scales in _scales_of_concats(mended.graph):
-        largest = max(float(_array(scale).item()) for scale in scales)
+            _free_sum(model.graph, node)
+    for scales in _scales_of_concats(model.graph):
+        largest = max(float(array_of(scale).item()) for scale in scales)
         for scale in scales:
-            scale.const_value = ir.tensor(np.full_like(_array(scale), largest), name=scale.name)
-    remove_unused(mended)
-    return ir.to_proto(mended)
+            set_array(scale, np.full_like(array_of(scale), largest))
+    remove_unused(model)
 
 
 def _free_weights(node: ir.Node) -> None:
@@ -62,7 +88,7 @@ def _free_weights(node: ir.Node) -> None:
     They save nothing there, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())".
     """
     for index, other in ((1, node.inputs[0]), (0, node.inputs[1])):
-        weights = _rounding(node.inputs[index])
+        weights = pair_before(node.inputs[index])
         if weights and weights.exact.const_value is not None and not _is_rounded(other):
             node.replace_input_with(index, weights.exact)
 
@@ -71,7 +97,7 @@ def _is_rounded(value: ir.Value | None) -> bool:
     """Tell whether a product reads bytes: TensorRT moves Q/DQ nodes across what only passes numbers on."""
     while value is not None and (maker := value.producer()) is not None and maker.op_type in PASSED_ON:
         value = maker.inputs[0]
-    return _rounding(value) is not None
+    return pair_before(value) is not None
 
 
 def _free_sum(graph: ir.Graph, node: ir.Node) -> None:
@@ -95,7 +121,7 @@ def _scales_of_concats(graph: ir.Graph) -> list[set[ir.Value]]:
         rounding = [reader for reader in _readers(node) if reader.op_type == "QuantizeLinear"]
         behind = [Pair(quantize, dequantize) for quantize in rounding for dequantize in _readers(quantize)]
         if joined and behind:
-            scales = {scale for pair in (*joined, *behind) for scale in pair.scales}
+            scales = {scale for pair in (*joined, *behind) for scale in pair.scales if array_of(scale).size == 1}
             for group in [group for group in groups if group & scales]:
                 groups.remove(group)
                 scales |= group
@@ -105,19 +131,8 @@ def _scales_of_concats(graph: ir.Graph) -> list[set[ir.Value]]:
 
 def _pair(value: ir.Value | None) -> Pair | None:
     """Return the nodes that round this operand, if it is an activation."""
-    pair = _rounding(value)
+    pair = pair_before(value)
     return pair if pair and pair.exact.const_value is None else None
-
-
-def _rounding(value: ir.Value | None) -> Pair | None:
-    """Return the nodes that round this operand."""
-    dequantize = value.producer() if value is not None else None
-    if dequantize is None or dequantize.op_type != "DequantizeLinear" or dequantize.inputs[0] is None:
-        return None
-    quantize = dequantize.inputs[0].producer()
-    if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.inputs[0] is None:
-        return None
-    return Pair(quantize, dequantize)
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:
@@ -144,8 +159,3 @@ def _ends_product(value: ir.Value) -> bool:
         return node is not None
     operands = [operand for operand in node.inputs if operand is not None and operand.const_value is None]
     return node.op_type in FUSED_ON | {"Add"} and len(operands) == 1 and _ends_product(operands[0])
-
-
-def _array(scale: ir.Value) -> NDArray[np.generic]:
-    assert scale.const_value is not None
-    return scale.const_value.numpy()

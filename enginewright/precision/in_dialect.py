@@ -2,7 +2,7 @@
 blocks of numbers, the graph is the same for all."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -19,14 +19,18 @@ from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
 from enginewright.graph.passes.find import Pass
-from enginewright.graph.passes.names import count_axes_from_end
-from enginewright.graph.passes.pooling import drop_idle_strides, pad_before_pooling
-from enginewright.graph.passes.spell_out import spell_out_col2im, spell_out_hard_swish
+from enginewright.graph.passes.for_one_compiler import (
+    count_axes_from_end,
+    drop_idle_strides,
+    pad_before_pooling,
+    spell_out_col2im,
+    spell_out_hard_swish,
+)
 from enginewright.precision.blocks import Written, write_blocks
 from enginewright.precision.calibration.cache import Calibration, require_tensors
-from enginewright.precision.cast import cast, kept_nodes
+from enginewright.precision.cast import cast
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import nodes_in_floats
+from enginewright.precision.floats import kept_nodes, nodes_in_floats
 from enginewright.precision.quantize import activations, quantize, quantized_activations
 from enginewright.precision.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 
@@ -93,8 +97,14 @@ class Ingredients(NamedTuple):
         return frozenset({*self.beyond(precision, graph), *kept_nodes(self.keep, graph), *self.spared})
 
 
+def _keeping(keep: Keep, names: Iterable[str]) -> Keep:
+    """Return what to keep, and the nodes of these names."""
+    return keep.model_copy(update={"nodes": (*keep.nodes, *map(re.escape, names))})
+
+
 def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold."""
+    """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold. Refuse
+    the ranges if one of what is rounded is missing."""
     graph, wanted = load_graph(given.graph), given.wanted
     high = given.beyond(precision, graph)
     if is_written_here(precision, given.keep, wanted):
@@ -103,30 +113,21 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
         ranges = value_ranges(given.ranges, wanted)
         made = write_int8(graph, ranges, kept, wanted.largest_weight, given.rounded, wanted.exact_sums)
     else:
-        made = _quantize_for_gpu(precision, given, graph, high)
+        made = quantize(
+            given.graph,
+            precision,
+            dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # ModelOpt leaves out what has no range
+            _keeping(given.keep, (*high, *given.spared)),
+            given.rest,
+            sample=given.sample,
+            largest_weight=wanted.largest_weight,
+            rounded=given.rounded,
+        )
+        require_tensors(given.ranges, quantized_activations(made, graph))
     if not given.spared and all(node.op_type != "QuantizeLinear" for node in made.graph.node):
         why = next((f"{name} and others: {reason}" for name, reason in high.items()), "keep leaves it nothing to round")
         raise EnginewrightError(f"{precision} can hold nothing of this graph ({why}): delete precisions.{precision}")
     return made, high
-
-
-def _quantize_for_gpu(
-    precision: str, given: Ingredients, graph: onnx.ModelProto, high: Collection[str]
-) -> onnx.ModelProto:
-    """Let ModelOpt say what is rounded, and refuse the ranges if one of that is missing."""
-    more = (*given.keep.nodes, *map(re.escape, (*high, *given.spared)))
-    made = quantize(
-        given.graph,
-        precision,
-        dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # it silently leaves out what has no range
-        given.keep.model_copy(update={"nodes": more}),
-        given.rest,
-        sample=given.sample,
-        largest_weight=given.wanted.largest_weight,
-        rounded=given.rounded,
-    )
-    require_tensors(given.ranges, quantized_activations(made, graph))
-    return made
 
 
 def cast_in_dialect(
@@ -135,8 +136,7 @@ def cast_in_dialect(
     """Return the graph in fp16 or bf16, and the nodes that stay in float32 since the compiler has no kernel."""
     without = WITHOUT_KERNEL.get((wanted.compiler, precision))
     found = [node.name for node in load_graph(source).graph.node if node.op_type == without]
-    more = (*keep.nodes, *map(re.escape, found))
-    return cast(source, precision, keep.model_copy(update={"nodes": more}), sample), dict.fromkeys(found, NO_KERNEL)
+    return cast(source, precision, _keeping(keep, found), sample), dict.fromkeys(found, NO_KERNEL)
 
 
 def write_blocks_in_dialect(
@@ -160,14 +160,9 @@ def write_blocks_in_dialect(
     return written
 
 
-# Write a graph that is in int8 but for some nodes, which are in fp32, fp16 or bf16.
-
-
 def types_to_mix(floating: PrecisionName, keep: Keep, wanted: Dialect) -> tuple[PrecisionName, ...]:
-    """Return int8, this float, and the float that the compiler's int8 graph has by itself.
-
-    Refuse a float that such a graph cannot have.
-    """
+    """Return int8, this float, and the float that the compiler's int8 graph has by itself. Refuse a float that such a
+    graph cannot have."""
     rest = rest_of(keep, wanted)
     if floating != rest and not is_written_here("int8", keep, wanted):
         raise EnginewrightError(f"mix.best.floating: here int8 can be mixed with {rest} alone, not with {floating}")
@@ -177,26 +172,18 @@ def types_to_mix(floating: PrecisionName, keep: Keep, wanted: Dialect) -> tuple[
 def quantize_beside(
     floating: Mapping[PrecisionName, Collection[str]], given: Ingredients
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the int8 graph in which the nodes of these names are in other precisions.
-
-    Beside it, return the nodes that eight bits cannot hold. They, and what the user and a search leave in floating
-    point, stay as they are in the int8 graph.
-    """
+    """Return the int8 graph in which the nodes of these names are in other precisions, and the nodes that eight bits
+    cannot hold. These, and what the user and a search leave in floating point, stay as they are in the int8 graph."""
     mixed = given._replace(spared=[*given.spared, *chain(*floating.values())])
     with scratch_folder() as scratch:
         for precision, nodes in floating.items():
             if precision != given.rest:
-                mixed = _with_nodes_in(precision, nodes, mixed, scratch / f"{precision}.onnx")
+                path, names = scratch / f"{precision}.onnx", [node.name for node in load_graph(mixed.graph).graph.node]
+                others = _keeping(NOTHING, (name for name in names if name not in nodes))
+                model = cast(mixed.graph, precision, others, given.sample)
+                save_graph(model, path)
+                mixed = mixed._replace(graph=path, ranges=_with_casts(mixed.ranges, model))
         return quantize_in_dialect("int8", mixed)
-
-
-def _with_nodes_in(precision: PrecisionName, nodes: Collection[str], given: Ingredients, path: Path) -> Ingredients:
-    """Write the graph with these nodes in another precision, and return it with the ranges of what is new in it."""
-    names = [node.name for node in load_graph(given.graph).graph.node]
-    others = Keep(op_types=(), nodes=tuple(re.escape(name) for name in names if name not in set(nodes)))
-    model = cast(given.graph, precision, others, given.sample)
-    save_graph(model, path)
-    return given._replace(graph=path, ranges=_with_casts(given.ranges, model))
 
 
 def _with_casts(ranges: Calibration, model: onnx.ModelProto) -> Calibration:

@@ -146,42 +146,40 @@ def _is_product(node: ir.Node) -> bool:
     """Tell whether compilers have a kernel in bytes for it: its weights are constant, or it has none."""
     if node.op_type not in PRODUCTS or not _is_activation(node.inputs[0]):
         return False
-    weights = node.inputs[1]
-    if weights is None or weights.const_value is None:
-        if node.op_type != "MatMul" or not _is_activation(weights) or any(map(_are_shares, node.inputs)):
-            return False
-        return not _is_narrow(weights)
-    return weights.dtype in FLOATS and len(weights.const_value.shape) > 1
+    if (weights := constant_at(node)) is not None:
+        return weights.dtype in FLOATS and len(weights.shape) > 1
+    factor = node.inputs[1]
+    is_of_activations = node.op_type == "MatMul" and _is_activation(factor) and not any(map(_are_shares, node.inputs))
+    return is_of_activations and not _is_narrow(factor)
+
+
+def constant_at(node: ir.Node, index: int = 1) -> ir.TensorProtocol | None:
+    """Return what an input of a node always is, such as its weights."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return value.const_value if value is not None else None
 
 
 def _is_depthwise(node: ir.Node) -> bool:
-    weights = node.inputs[1] if node.op_type == "Conv" else None
-    if weights is None or weights.const_value is None:
-        return False
-    return setting(node, "group", 1) > 1 and weights.const_value.shape.numpy()[1] == 1
+    weights = constant_at(node) if node.op_type == "Conv" else None
+    return weights is not None and setting(node, "group", 1) > 1 and weights.shape.numpy()[1] == 1
 
 
 def _without_patches(products: list[ir.Node]) -> list[ir.Node]:
     """Leave out the Conv with which a vision transformer begins, if it has few of the weights: then it is hardly any
     work, and all that the image loses by rounding goes on to the end."""
-    few = FEW_WEIGHTS * sum(map(_weights, products))
-    return [node for node in products if not (_cuts_patches(node) and _weights(node) < few)]
-
-
-def _weights(product: ir.Node) -> int:
-    weights = product.inputs[1]
-    return weights.const_value.size if weights is not None and weights.const_value is not None else 0
+    sizes = {node: weights.size if (weights := constant_at(node)) is not None else 0 for node in products}
+    few = FEW_WEIGHTS * sum(sizes.values())
+    return [node for node in products if sizes[node] >= few or not _cuts_patches(node)]
 
 
 def _cuts_patches(node: ir.Node) -> bool:
     """Tell whether it reads each pixel of an image once."""
-    weights = node.inputs[1]
-    if node.op_type != "Conv" or weights is None or weights.const_value is None:
+    weights = constant_at(node)
+    if node.op_type != "Conv" or weights is None:
         return False
-    of_group, *kernel = weights.const_value.shape.numpy()[1:]
-    groups = setting(node, "group", 1)
+    of_group, *kernel = weights.shape.numpy()[1:]
     strides = list(node.attributes["strides"].as_ints()) if "strides" in node.attributes else []
-    return of_group * groups < PIXEL and kernel == strides and kernel != [1] * len(kernel)
+    return of_group * setting(node, "group", 1) < PIXEL and kernel == strides and kernel != [1] * len(kernel)
 
 
 def _are_shares(value: ir.Value | None) -> bool:
@@ -211,16 +209,12 @@ def _is_narrow(matrix: ir.Value | None) -> bool:
 
 def _bias_behind(product: ir.Node) -> Reader | None:
     """Return the Add that alone reads a MatMul with weights, and which of its inputs is a number for each column."""
-    weights, reader = product.inputs[1], _only_reader(product.outputs[0])
-    if product.op_type != "MatMul" or weights is None or weights.const_value is None or reader is None:
+    weights, reader = constant_at(product), _only_reader(product.outputs[0])
+    if product.op_type != "MatMul" or weights is None or reader is None or reader[0].op_type != "Add":
         return None
-    shape, (add, place) = weights.const_value.shape.numpy(), reader
-    if len(shape) != 2 or add.op_type != "Add":
-        return None
-    index = 1 - place
-    value = add.inputs[index]
-    bias = value.const_value if value is not None else None
-    return (add, index) if bias is not None and bias.shape.numpy()[-1:] == (bias.size,) == shape[1:] else None
+    columns, add, place = weights.shape.numpy()[1:], reader[0], 1 - reader[1]
+    bias = constant_at(add, place)
+    return (add, place) if bias is not None and bias.shape.numpy()[-1:] == (bias.size,) == columns else None
 
 
 def setting(node: ir.Node, name: str, default: int = 0) -> int:
@@ -237,9 +231,9 @@ def is_average(node: ir.Node) -> bool:
     value = node.inputs[0] if node.op_type in AVERAGES else None
     if value is None or not _is_activation(value) or value.shape is None:
         return False
-    pixels = list(range(2, len(value.shape)))
+    rank = len(value.shape)
     return node.op_type != "ReduceMean" or (
-        bool(pixels) and sorted(a % len(value.shape) for a in _axes(node)) == pixels
+        rank > 2 and sorted(a % rank for a in axes_of(node)) == list(range(2, rank))
     )
 
 
@@ -262,11 +256,11 @@ def _only_reader(value: ir.Value) -> Reader | None:
     return (uses[0].node, uses[0].idx) if len(uses) == 1 else None
 
 
-def _axes(node: ir.Node) -> list[int]:
+def axes_of(node: ir.Node) -> list[int]:
     if "axes" in node.attributes:
         return list(node.attributes["axes"].as_ints())
-    axes = node.inputs[1] if len(node.inputs) > 1 else None
-    return axes.const_value.numpy().tolist() if axes is not None and axes.const_value is not None else []
+    axes = constant_at(node)
+    return axes.numpy().tolist() if axes is not None else []
 
 
 def _passes_on(node: ir.Node) -> bool:

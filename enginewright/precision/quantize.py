@@ -1,11 +1,13 @@
 """Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+import onnx_ir as ir
+from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
@@ -15,19 +17,19 @@ from enginewright.data.feeds import NO_SAMPLE, Feeds
 from enginewright.graph.data_apart import in_memory
 from enginewright.graph.files import data_of
 from enginewright.graph.onnx_file import graph_inputs, load_graph, save_graph
+from enginewright.graph.passes.find import Inserter, add_constant
 from enginewright.graph.shapes import shapes_of
 from enginewright.precision.calibration.cache import read_cache, write_cache
-from enginewright.precision.cast import errors_as_sentences, kept_nodes, quiet_modelopt, trial_batch
-from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, nodes_adding_scattered
-from enginewright.precision.fusion import mend_fusions
-from enginewright.precision.stand_ins import Replaced, put_back, with_stand_ins
+from enginewright.precision.cast import calling_modelopt, trial_batch
+from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, kept_nodes, nodes_adding_scattered
+from enginewright.precision.fusion import Pair, array_of, mend_fusions, pair_before, set_array
+from enginewright.precision.placement import setting
 from enginewright.precision.write_int8 import Rounded
 
 # TensorRT 10.6 writes the sums of an fp8 Conv as float16 before it multiplies them by the scales, if an Add follows. On
 # an H200, ResNet-18's were infinite there. Half of the range leaves room for more than was calibrated.
 LARGEST_FP8_SUM = LARGEST_FLOAT16 / 2
-
-Constants = dict[str, TensorProto]
+LARGE = 1 << 14  # bytes of a tensor, from which on it has a stand-in
 
 
 def quantize(
@@ -46,161 +48,203 @@ def quantize(
     The scales and all unquantized nodes have the type `rest`. `sample` is one that the graph accepts. `largest_weight`
     is for int8 alone, as are weights that are `rounded` already. A tensor without a range stays as it is.
     """
+    graph = load_graph(source)
+    light, replaced = with_stand_ins(graph, kept_nodes(keep, graph))
     tried = trial_batch(source, sample)
-    with quiet_modelopt(), scratch_folder() as scratch:
-        cache = scratch / "calibration.cache"
-        write_cache(amax, cache)
-        made, replaced = _place_by_modelopt(source, precision, cache, keep, rest, tried)
-        constants = {tensor.name: tensor for tensor in made.graph.initializer}
-        if rest == "fp32":
-            _set_float16_scales(made.graph, constants, source)
-        if precision == "fp8":
-            _set_fp8_scales(made.graph, constants, read_cache(cache))
-        if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
-            _limit_weights(made.graph, constants, largest_weight)
-        _require_usable_scales(made.graph, constants)
-    if replaced:
-        made = put_back(made, replaced)
-    if precision == "fp8":
-        _set_fp8_weight_scales(made.graph, {tensor.name: tensor for tensor in made.graph.initializer}, amax)
-    made = mend_fusions(made)
-    if rounded:  # weights that are still in int8
-        _set_rounded(made.graph, rounded)
-    return made
-
-
-def _place_by_modelopt(
-    source: Path, precision: str, cache: Path, keep: Keep, rest: Rest, tried: Feeds
-) -> tuple[onnx.ModelProto, Replaced]:
-    """Return the graph, and the large weights that are to be put back."""
-    from modelopt.onnx.quantization import quantize as modelopt_quantize
-
     with scratch_folder() as scratch:
-        given, target = scratch / "model.onnx", scratch / "quantized.onnx"
-        replaced = _save_lighter(source, keep, given)
-        shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in tried.items())
-        with errors_as_sentences(precision):
+        given, cache, target = (scratch / name for name in ("model.onnx", "calibration.cache", "quantized.onnx"))
+        save_graph(light, given)  # anew, as ModelOpt changes the file of some graphs
+        write_cache(amax, cache)
+        with calling_modelopt(precision):
+            from modelopt.onnx.quantization import quantize as modelopt_quantize
+
             modelopt_quantize(
                 str(given),
                 quantize_mode=precision,
                 calibration_data=tried,  # ModelOpt runs it, but takes the ranges from the cache
-                calibration_shapes=shapes,
+                calibration_shapes=",".join(f"{name}:{'x'.join(map(str, each.shape))}" for name, each in tried.items()),
                 calibration_cache_path=str(cache),
                 calibration_eps=["cpu"],
                 op_types_to_exclude=list(keep.op_types),
                 nodes_to_exclude=list(keep.nodes),
                 high_precision_dtype=rest,
-                op_types_to_exclude_fp16=sorted({node.op_type for node in nodes_adding_scattered(load_graph(given))}),
+                op_types_to_exclude_fp16=sorted({node.op_type for node in nodes_adding_scattered(graph)}),
                 output_path=str(target),
                 use_external_data_format=data_of(given).exists(),
                 enable_shared_constants_duplication=not replaced,
                 log_level="ERROR",
             )
-        return in_memory(load_graph(target)), replaced  # the file does not stay
+        made, written = ir.from_proto(in_memory(load_graph(target))), read_cache(cache)  # the files do not stay
+    if rest == "fp32":
+        _set_float16_scales(made, graph)
+    if precision == "fp8":
+        _set_fp8_scales(made, written)
+    if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
+        _limit_weights(made, largest_weight)
+    _require_usable_scales(made)
+    for (name, place), weights in replaced.items():
+        _put_back(made, made.graph.node(name), place, weights)
+    if precision == "fp8":
+        _set_fp8_weight_scales(made, amax)
+    mend_fusions(made)
+    if rounded:
+        _set_rounded(made, rounded)
+    return ir.to_proto(made)
 
 
-def _save_lighter(source: Path, keep: Keep, target: Path) -> Replaced:
-    """Save the graph for ModelOpt, which changes the file of some, with few of its large weights."""
-    model = load_graph(source)
-    light, replaced = with_stand_ins(model, kept_nodes(keep, model))
-    save_graph(light, target)
-    return replaced
+# Let ModelOpt see one of the large weights of each shape in the place of all of them. It holds twelve copies of the
+# weights at once, and goes through them again and again. Where it puts Q/DQ nodes depends on shapes, not on values.
 
 
-def _set_float16_scales(graph: onnx.GraphProto, constants: Constants, source: Path) -> None:
+class Operand(NamedTuple):
+    node: str
+    place: int
+
+
+def with_stand_ins(model: onnx.ModelProto, kept: Collection[str]) -> tuple[onnx.ModelProto, dict[Operand, ir.Value]]:
+    """Return a copy in which nodes share their large weights, and the weights that they had.
+
+    A node in `kept` shares with others in `kept`. Small constants that are shared already become copies, which ModelOpt
+    makes itself only where it may copy all.
+    """
+    light = ir.from_proto(model)
+    add = Inserter(light)
+    stand_ins: dict[tuple[object, ...], ir.Value] = {}
+    replaced: dict[Operand, ir.Value] = {}
+    seen = set[ir.Value]()
+    for node in light.graph:
+        for place, value in enumerate(node.inputs):
+            if value is None or value.const_value is None:
+                continue
+            if value.const_value.nbytes < LARGE:
+                if value in seen:
+                    node.replace_input_with(place, add.constant(node, value.name or "", value.const_value.numpy()))
+                seen.add(value)
+            elif len(value.uses()) == 1:
+                alike = node.op_type, place, node.name in kept, value.dtype, *value.const_value.shape
+                if alike in stand_ins:
+                    node.replace_input_with(place, stand_ins[alike])
+                    replaced[Operand(node.name or "", place)] = light.graph.initializers.pop(value.name or "")
+                elif value.const_value.numpy().any():  # zeros have a scale that tells nothing
+                    stand_ins[alike] = value
+    return ir.to_proto(light), replaced
+
+
+def _put_back(model: ir.Model, node: ir.Node, place: int, weights: ir.Value) -> None:
+    """Give a node its own weights, in the type of their stand-in, and Q/DQ nodes of their own."""
+    pair = pair_before(node.inputs[place])
+    stand_in, array = array_of(pair.exact if pair else node.inputs[place]), array_of(weights)
+    limits = np.finfo(stand_in.dtype)
+    own = add_constant(model, node, weights.name or "", array.clip(limits.min, limits.max).astype(stand_in.dtype))
+    scales: dict[ir.Value, ir.Value] = {}  # two in a float16 graph, otherwise one
+    for each in pair or ():
+        _, scale, zero = each.inputs
+        assert scale is not None
+        if scale not in scales:
+            name = f"{weights.name}_scale{len(scales) or ''}"
+            scales[scale] = add_constant(model, node, name, _scale_like(array_of(scale), each, stand_in, array))
+        rounded = ir.val(f"{weights.name}_{each.op_type}", type=each.outputs[0].type, shape=each.outputs[0].shape)
+        given = [own, scales[scale], zero]
+        node.prepend(ir.node(each.op_type, given, dict(each.attributes), outputs=[rounded], name=rounded.name))
+        own = rounded
+    node.replace_input_with(place, own)
+
+
+def _scale_like(given: NDArray[Any], node: ir.Node, stand_in: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+    """Return the scales of weights, for each channel or for all: to these, as the given ones are to the stand-in."""
+    channel = node.attributes["axis"].as_int() % array.ndim if given.size > 1 else None
+    others = tuple(axis for axis in range(array.ndim) if axis != channel)
+    widest, own = (np.abs(each).max(axis=others).astype(np.float32) for each in (stand_in, array))
+    exact = own * (given.flat[widest.argmax()].astype(np.float32) / widest.max())
+    made = np.where(exact > 0, exact, 1).reshape(given.shape).astype(given.dtype)
+    limited: NDArray[Any] = np.maximum(made, np.finfo(given.dtype).smallest_subnormal)
+    return limited
+
+
+# Write scales, and weights that are rounded already.
+
+
+def _pairs(model: ir.Model) -> list[Pair]:
+    return [pair for node in model.graph if (pair := pair_before(node.outputs[0]))]
+
+
+def _set_float16_scales(model: ir.Model, source: onnx.ModelProto) -> None:
     """Write float16 scales for float16 tensors of the source, whose scales ModelOpt writes in float32 from a cache."""
-    if all(tensor.data_type != TensorProto.FLOAT16 for tensor in constants.values()):
+    if all(value.dtype != ir.DataType.FLOAT16 for value in model.graph.initializers.values()):
         return
-    given = shapes_of(load_graph(source)).graph
+    given = shapes_of(source).graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*given.input, *given.value_info)}
-    for node in graph.node:
-        if node.op_type == "QuantizeLinear" and types.get(node.input[0]) == TensorProto.FLOAT16:
-            scale = numpy_helper.to_array(constants[node.input[1]])
-            constants[node.input[1]].CopyFrom(numpy_helper.from_array(scale.astype(np.float16), node.input[1]))
+    for pair in _pairs(model):
+        if types.get(pair.exact.name) == onnx.TensorProto.FLOAT16:
+            set_array(pair.scale, array_of(pair.scale).astype(np.float16))
 
 
-def _set_fp8_scales(graph: onnx.GraphProto, constants: Constants, amax: Mapping[str, float]) -> None:
+def _set_fp8_scales(model: ir.Model, amax: Mapping[str, float]) -> None:
     """Write the calibrated scales, since ModelOpt's fp8 mode ignores the cache and takes those of its zeros."""
-    # A float16 graph casts its input, and the ranges are those of the tensor before the cast.
-    casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
-    back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
-    ranges: dict[str, float] = {}  # by scale, since the inputs of a Concat share one
-    for node in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
-        name = node.input[0] if node.input[0] in amax else casts.get(node.input[0], "")
+    ranges: dict[ir.Value, float] = {}  # by scale, since the inputs of a Concat share one
+    for pair in _pairs(model):
+        name, maker = pair.exact.name or "", pair.exact.producer()
+        # A float16 graph casts its input, and the ranges are those of the tensor before the cast.
+        if name not in amax and maker is not None and maker.op_type == "Cast" and maker.inputs[0] is not None:
+            name = maker.inputs[0].name or ""
         if name in amax:
-            for scale in (node.input[1], back[node.output[0]]):  # two constants in a float16 graph, otherwise one
+            for scale in pair.scales:
                 ranges[scale] = max(ranges.get(scale, 0.0), amax[name])
-    for name, value in ranges.items():
-        dtype = numpy_helper.to_array(constants[name]).dtype
-        constants[name].CopyFrom(numpy_helper.from_array(np.array(value / PRECISIONS["fp8"].largest, dtype), name))
+    for scale, value in ranges.items():
+        set_array(scale, np.array(value / PRECISIONS["fp8"].largest, array_of(scale).dtype))
 
 
-def _set_fp8_weight_scales(graph: onnx.GraphProto, constants: Constants, amax: Mapping[str, float]) -> None:
+def _set_fp8_weight_scales(model: ir.Model, amax: Mapping[str, float]) -> None:
     """Let each channel of weights use all of fp8's range, where ModelOpt's use 36 of 448, or what keeps the sums of a
     product within float16."""
-    makers = {name: node for node in graph.node for name in node.output}
-    for product in graph.node:
-        rounded = [makers[name] for name in product.input[:2] if name in makers]
-        if [node.op_type for node in rounded] != ["DequantizeLinear"] * 2:
+    for product in model.graph:
+        activation, back = map(pair_before, product.inputs[:2]) if len(product.inputs) > 1 else (None, None)
+        if activation is None or back is None or back.exact.const_value is None:
             continue
-        activation, back = rounded
-        there = makers[back.input[0]]
-        if there.input[0] not in constants:
-            continue
-        weights, axis = numpy_helper.to_array(constants[there.input[0]]).astype(np.float64), _axis_of(there)
-        scales = numpy_helper.to_array(constants[there.input[1]])
+        weights, axis = array_of(back.exact).astype(np.float64), setting(back.quantize, "axis", 1)
+        scales = array_of(back.scale)
         others = tuple(each for each in range(weights.ndim) if scales.size == 1 or each != axis % weights.ndim)
         needed = np.abs(weights).max(axis=others) / PRECISIONS["fp8"].largest
-        step = float(numpy_helper.to_array(constants[activation.input[1]]))
-        largest = amax.get(product.output[0], 0.0) + _largest_bias(product, constants)
+        bias = product.inputs[2] if len(product.inputs) > 2 else None
+        largest = amax.get(product.outputs[0].name or "", 0.0)
+        if bias is not None and bias.const_value is not None:
+            largest += float(np.abs(array_of(bias)).max())
+        step = float(array_of(activation.scale))
         written = np.maximum(needed, max(largest / (step * LARGEST_FP8_SUM), SMALLEST_FLOAT16_SCALE))
-        for name in (there.input[1], back.input[1]):
-            constants[name].CopyFrom(numpy_helper.from_array(written.reshape(scales.shape).astype(scales.dtype), name))
+        for scale in back.scales:
+            set_array(scale, written.reshape(scales.shape).astype(scales.dtype))
 
 
-def _axis_of(node: onnx.NodeProto) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
-
-
-def _largest_bias(product: onnx.NodeProto, constants: Constants) -> float:
-    bias = constants.get(product.input[2]) if len(product.input) > 2 else None
-    return float(np.abs(numpy_helper.to_array(bias)).max()) if bias is not None else 0.0
-
-
-def _limit_weights(graph: onnx.GraphProto, constants: Constants, largest: int) -> None:
+def _limit_weights(model: ir.Model, largest: int) -> None:
     """Write larger scales, with which no quantized weight is larger than that."""
-    back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
-    quantizing = [node for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants]
-    for name in {scale for node in quantizing for scale in (node.input[1], back[node.output[0]])}:
-        scales = numpy_helper.to_array(constants[name])
-        wider = scales * scales.dtype.type(PRECISIONS["int8"].largest / largest)
-        constants[name].CopyFrom(numpy_helper.from_array(wider, name))
+    of_weights = [pair for pair in _pairs(model) if pair.exact.const_value is not None]
+    for scale in {scale for pair in of_weights for scale in pair.scales}:
+        scales = array_of(scale)
+        set_array(scale, scales * scales.dtype.type(PRECISIONS["int8"].largest / largest))
 
 
-def _set_rounded(graph: onnx.GraphProto, rounded: Rounded) -> None:
-    """Write multiples of the scales in place of weights, so that rounding takes these bytes."""
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[0] in rounded and node.input[1] in constants:
-            weights, axis = constants[node.input[0]], _axis_of(node)
-            scales = numpy_helper.to_array(constants[node.input[1]])
-            along = [-1 if place == axis % len(weights.dims) else 1 for place in range(len(weights.dims))]
-            exact = numpy_helper.to_array(weights)
-            written = rounded[node.input[0]] * scales.reshape(along if scales.size > 1 else 1)
-            weights.CopyFrom(numpy_helper.from_array(written.astype(exact.dtype), weights.name))
+def _set_rounded(model: ir.Model, rounded: Rounded) -> None:
+    """Write multiples of the scales in place of weights that are still in int8, so that rounding takes these bytes."""
+    for pair in _pairs(model):
+        steps = rounded.get(pair.exact.name or "")
+        if steps is not None and pair.scale.const_value is not None:
+            scales, axis = array_of(pair.scale), setting(pair.quantize, "axis", 1)
+            along = [-1 if place == axis % steps.ndim else 1 for place in range(steps.ndim)]
+            written = steps * scales.reshape(along if scales.size > 1 else 1)
+            set_array(pair.exact, written.astype(array_of(pair.exact).dtype))
 
 
-def _require_usable_scales(graph: onnx.GraphProto, constants: Constants) -> None:
+def _require_usable_scales(model: ir.Model) -> None:
     """Refuse scales beyond float16, for which ModelOpt writes zero, the smallest or the largest number instead."""
-    for node in graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[1] in constants:
-            scales = numpy_helper.to_array(constants[node.input[1]])
+    for pair in _pairs(model):
+        if pair.scale.const_value is not None:
+            scales = array_of(pair.scale)
             # Weights may have tiny scales, of channels that are always zero.
-            is_limited = scales.dtype == np.float16 and node.input[0] not in constants
+            is_limited = scales.dtype == np.float16 and pair.exact.const_value is None
             smallest, largest = (SMALLEST_FLOAT16_SCALE, LARGEST_FLOAT16) if is_limited else (0.0, np.inf)
             if not np.all((smallest < scales.astype(np.float32)) & (scales.astype(np.float32) < largest)):
                 raise EnginewrightError(
-                    f"a scale of {node.input[0]} is too small or too large for the unquantized rest: "
+                    f"a scale of {pair.exact.name} is too small or too large for the unquantized rest: "
                     "set keep.rest: fp32, or keep the node that reads it"
                 )
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import PRECISIONS
 from enginewright.graph.onnx_file import OLDEST_OPSET, at_opset
-from enginewright.graph.passes.find import names_in_use, unused_name
+from enginewright.graph.passes.find import Inserter
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import Group, Placement, read_by_channel, setting
 
@@ -24,8 +24,6 @@ SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
 TINY = 1e-12
 SMALLEST_CHANNEL = 0.01  # of the largest
 FIRST_OF_FLOATS = 19  # the first opset of Q/DQ nodes of float16 and float8
-BYTES: dict[str, np.dtype[np.generic]] = {"int8": np.dtype(np.int8), "fp8": np.dtype(ml_dtypes.float8_e4m3fn)}
-
 
 Rounded = Mapping[str, NDArray[np.int8]]  # by the name of the weights
 
@@ -102,38 +100,19 @@ def dtype_of(value: ir.Value) -> np.dtype[np.generic]:
     return np.dtype((value.dtype or ir.DataType.FLOAT).numpy())
 
 
-class Additions:
-    """Add constants and nodes to a graph, under names that it does not have yet."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._graph, self._taken = model.graph, names_in_use(model)
-
-    def constant(self, name: str, array: NDArray[np.generic]) -> ir.Value:
-        name = unused_name(name, self._taken)
-        value = ir.val(name, const_value=ir.tensor(array, name=name))
-        self._graph.initializers.add(value)
-        return value
-
-    def node(
-        self, op_type: str, inputs: list[ir.Value], *outputs: str, domain: str = "", **attributes: int | list[int]
-    ) -> ir.Node:
-        """Return a node, which the caller puts into its place."""
-        names = [unused_name(name, self._taken) for name in outputs]
-        return ir.node(op_type, inputs, attributes, domain=domain, outputs=list(map(ir.val, names)), name=names[0])
-
-
 class Writer:
     """A copy of a graph, into which Q/DQ nodes are written."""
 
     def __init__(
         self, model: onnx.ModelProto, kept: Collection[str] = (), precision: str = "int8", exact_sums: bool = True
     ) -> None:
-        self._bytes = BYTES[precision]
-        self.model = as_ir(_with_opset(model, precision))
+        self._bytes: np.dtype[np.generic] = np.dtype(np.int8 if precision == "int8" else ml_dtypes.float8_e4m3fn)
+        has_halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
+        self.model = as_ir(at_opset(model, FIRST_OF_FLOATS if has_halves or precision == "fp8" else OLDEST_OPSET))
         self.placement = Placement(self.model, kept, exact_sums)
         self.groups = self.placement.groups()
         self.by_channel = {name for group in self.groups if read_by_channel(group) for name in names_of(group)}
-        self._add = Additions(self.model)
+        self._add = Inserter(self.model)
         self._sums: dict[ir.Node, NDArray[np.float64]] = {}  # of each output's weights, as rounded
 
     def grid_for(self, group: Group, ranges: Mapping[str, Range]) -> Grid:
@@ -159,19 +138,23 @@ class Writer:
     ) -> tuple[ir.Value, ir.Value]:
         """Write a Q/DQ pair behind each tensor of the group, for those that read it as bytes. Return scale and zero.
         The zero is subtracted again, or what is given instead. Scales of channels lie along Q/DQ nodes' own axis, 1."""
-        first = next(iter(group))
-        scale = self._add.constant(f"{first.name}.scale", np.asarray(grid.scale, dtype_of(first)))
-        zero = self._add.constant(f"{first.name}.zero", np.asarray(grid.zero))
-        back = zero if subtracted is None else self._add.constant(f"{first.name}.subtracted", np.asarray(subtracted))
+        first, [(reader, _), *_] = next(iter(group.items()))
+        scale = self._add.constant(reader, f"{first.name}.scale", np.asarray(grid.scale, dtype_of(first)))
+        zero = back = self._add.constant(reader, f"{first.name}.zero", grid.zero)
+        if subtracted is not None:
+            back = self._add.constant(reader, f"{first.name}.subtracted", subtracted)
         for value, readers in group.items():
-            quantize = self._add.node("QuantizeLinear", [value, scale, zero], f"{value.name}.int8")
-            dequantize = self._add.node("DequantizeLinear", [quantize.outputs[0], scale, back], f"{value.name}.rounded")
+            as_bytes, rounded = self._add.value(f"{value.name}.int8"), self._add.value(f"{value.name}.rounded")
+            pair = [
+                ir.node("QuantizeLinear", [value, scale, zero], outputs=[as_bytes], name=as_bytes.name),
+                ir.node("DequantizeLinear", [as_bytes, scale, back], outputs=[rounded], name=rounded.name),
+            ]
             for node, index in readers:
-                node.replace_input_with(index, dequantize.outputs[0])
+                node.replace_input_with(index, rounded)
             if maker := value.producer():
-                maker.append([quantize, dequantize])
+                maker.append(pair)
             else:
-                self.model.graph[0].prepend([quantize, dequantize])
+                self.model.graph[0].prepend(pair)
         return scale, zero
 
     def move_zero(self, group: Group, grid: Grid) -> None:
@@ -185,7 +168,7 @@ class Writer:
             assert bias.const_value is not None
             array = bias.const_value.numpy()
             moved = array - (below * self._sums[node]).astype(array.dtype)
-            add.replace_input_with(place, self._add.constant(f"{bias.name}.moved", moved))
+            add.replace_input_with(place, self._add.constant(add, f"{bias.name}.moved", moved))
             self._remove_unused(bias)
 
     def round_weights(self, node: ir.Node, largest: int, rounded: Rounded | None = None) -> None:
@@ -202,25 +185,17 @@ class Writer:
         if node in self.placement.biases:
             self._sums[node] = (steps * scales).sum(axis=0, dtype=np.float64)
         given = [
-            self._add.constant(f"{weights.name}.int8", steps),
-            self._add.constant(f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
-            self._add.constant(f"{weights.name}.zero", np.zeros(array.shape[axis], self._bytes)),
+            self._add.constant(node, f"{weights.name}.int8", steps),
+            self._add.constant(node, f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
+            self._add.constant(node, f"{weights.name}.zero", np.zeros(array.shape[axis], self._bytes)),
         ]
-        dequantize = self._add.node("DequantizeLinear", given, f"{weights.name}.rounded", axis=axis)
-        node.prepend(dequantize)
-        node.replace_input_with(1, dequantize.outputs[0])
+        name = f"{weights.name}.rounded"
+        node.replace_input_with(1, self._add.node(node, "DequantizeLinear", given, name, name, axis=axis))
         self._remove_unused(weights)
 
     def _remove_unused(self, value: ir.Value) -> None:
         if not value.uses():
             self.model.graph.initializers.pop(value.name or "")
-
-
-def _with_opset(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
-    """Raise the version of ONNX's operators where Q/DQ nodes need it."""
-    halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
-    needed = FIRST_OF_FLOATS if halves or precision == "fp8" else OLDEST_OPSET
-    return at_opset(model, needed)
 
 
 def weight_scales(array: NDArray[np.generic], axis: int, largest: int) -> NDArray[np.float32]:

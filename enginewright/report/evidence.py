@@ -1,9 +1,9 @@
-"""Everything the pipeline measured, one entry per precision."""
+"""Everything the pipeline measured, one entry per precision, and what led to it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import onnx
 
@@ -13,16 +13,13 @@ from enginewright.core.params.all import Params
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, read_refusal
 from enginewright.engine.tools import Tools
-from enginewright.graph.simplify import Simplification
-from enginewright.measure.accuracy_records import Validation
-from enginewright.measure.changes import Measured
+from enginewright.measure.changes import Measurement
 from enginewright.measure.race import EnginesRace
-from enginewright.measure.speed_records import ENGINE, Benchmark, Latency, Ratio, Throughput, Trace
+from enginewright.measure.records import ENGINE, RUNS_FOR_P99, Benchmark, Latency, Ratio, Throughput, Trace, Validation
 from enginewright.measure.timing import Factor
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
-from enginewright.precision.cast import Conversion
-from enginewright.precision.floats import Left
+from enginewright.precision.floats import Conversion, Left
 from enginewright.precision.mixing.records import MIX, Mix
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search.records import SEARCH, Search
@@ -51,8 +48,8 @@ class Evidence:
         return self.mix is None or self.mix.delivers
 
     @property
-    def measured(self) -> Measured:
-        return Measured(
+    def measured(self) -> Measurement:
+        return Measurement(
             precision=self.precision,
             engine_bytes=self.engine.bytes,
             files=self.engine.files,
@@ -85,6 +82,11 @@ class Evidence:
 
     def ratio(self, batch: int, baseline: str) -> Ratio:
         return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))
+
+
+def known_p99(timed: Latency | Throughput) -> float | None:
+    """Return p99, or None: from few calls it is hardly more than the slowest of them."""
+    return timed.p99 if timed.runs >= RUNS_FOR_P99 else None
 
 
 @dataclass(frozen=True)
@@ -130,13 +132,6 @@ class Findings:
         return self.race.times(one.precision, other.precision)
 
 
-def curve_over_sizes(entry: Evidence, contender: str) -> list[tuple[float, float]]:
-    """Return the sizes of an axis of the user's, and the median latency of a contender at each."""
-    return [
-        (each.size, one.p50) for each in entry.benchmark.sizes for one in each.latencies if one.contender == contender
-    ]
-
-
 def gather_findings(
     precisions: Sequence[str],
     engines: Path,
@@ -176,10 +171,18 @@ def gather_findings(
     return Findings(Machine.read(machine), found, raced, refused)
 
 
-# The background of the engines: parameters, simplification, calibration and tools.
-
 BULK = 0.999  # the share of magnitudes that counts as the bulk; outliers lie beyond it
 RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # these change no value
+
+
+class Simplified(Protocol):
+    """What was recorded of the graph before and after simplifying."""
+
+    @property
+    def nodes_before(self) -> Mapping[str, int]: ...
+
+    @property
+    def nodes_after(self) -> Mapping[str, int]: ...
 
 
 class Maker(NamedTuple):
@@ -196,8 +199,10 @@ class Maker(NamedTuple):
 
 @dataclass(frozen=True)
 class Background:
+    """What led to the engines: parameters, simplification, calibration, searches and tools."""
+
     params: Params
-    simplification: Simplification
+    simplification: Simplified
     calibration: Calibration
     histograms: Histograms
     tools: Tools
@@ -207,8 +212,8 @@ class Background:
 
     @property
     def drawn_tensors(self) -> list[str]:
-        """The tensors whose histograms are drawn, those that lose most to quantization first."""
-        # A tensor loses more the more of it is clipped, then the less of its range the bulk of its values fills.
+        """The tensors whose histograms are drawn, those that lose most to quantization first: a tensor loses more the
+        more of it is clipped, then the less of its range the bulk of its values fills."""
         sketches = self.histograms.tensors
         drawn = [name for name in sketches if not self._repeats_another(name)]
         return sorted(drawn, key=lambda name: (-sketches[name].clipped, _filled_share(sketches[name])))
@@ -221,22 +226,27 @@ class Background:
         return amax[name] == amax[maker.reads]
 
 
-def gather_background(params: Params, simplified: Path, calibrated: Path, converted: Path, tools: Path) -> Background:
+def gather_background(
+    params: Params, simplified: Simplified, graph: Path, calibrated: Path, converted: Path, tools: Path
+) -> Background:
     return Background(
         params,
-        Simplification.read(simplified / "simplify.json"),
+        simplified,
         Calibration.read(calibrated / "calibration.json"),
         Histograms.read(calibrated / "histograms.json"),
         Tools.read(tools),
-        makers_of(onnx.load(simplified / "model.onnx", load_external_data=False).graph),
+        makers_of(onnx.load(graph, load_external_data=False).graph),
         {name: Rescue.read(found) for name in params.search if (found := converted / name / RESCUE).exists()},
         {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},
     )
 
 
 def makers_of(graph: onnx.GraphProto) -> dict[str, Maker]:
-    reads = ((node, node.input[0] if node.input else None) for node in graph.node)
-    return {name: Maker(node.op_type, node.name, first) for node, first in reads for name in node.output}
+    return {
+        name: Maker(node.op_type, node.name, node.input[0] if node.input else None)
+        for node in graph.node
+        for name in node.output
+    }
 
 
 def _filled_share(sketch: Sketch) -> float:

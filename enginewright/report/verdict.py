@@ -5,76 +5,55 @@ from typing import NamedTuple
 
 from enginewright.core.params.precisions import MustPay
 from enginewright.core.text import file_size, first_few
-from enginewright.measure.speed_records import baseline_title
-from enginewright.measure.timing import Factor
+from enginewright.measure.records import baseline_title
+from enginewright.precision.mixing.records import in_words
 from enginewright.report.evidence import Evidence, Findings
-from enginewright.report.wording import metric_beside
-
-# Check that a lower precision is worth its loss: must_pay asks it to be faster than another one.
-
-
-def too_slow(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str, str]:
-    """Return a sentence for each precision that is not as fast as must_pay asks."""
-    sentences = {name: _why_not(name, rule, findings) for name, rule in wanted.items() if rule}
-    return {precision: sentence for precision, sentence in sentences.items() if sentence}
-
-
-def _why_not(precision: str, rule: MustPay, findings: Findings) -> str | None:
-    entries = {entry.precision: entry for entry in findings.precisions}
-    entry, named = entries.get(precision), entries.get(rule.over)
-    if entry is None or not entry.engine.runs_its_precision:
-        return f"none of it was executed in {precision}, so it cannot be as fast as must_pay asks"
-    rival = _rival(named, findings)
-    if rival is None:
-        return f"{rule.over} was not built, so nothing shows that it is as fast as must_pay asks"
-    gain = findings.times(entry, rival)
-    if gain.median >= rule.times:
-        return None
-    asked = f"at batch {findings.tuned_batch}, but must_pay asks for {rule.times:g}"
-    return (
-        f"{gain.median:.2f} times as fast as {_rival_title(rule.over, named, rival)} {asked}; "
-        f"{_layers_not_as_asked(entry)}{_doubt(gain, rule.times, findings)}"
-    )
-
-
-def _rival(named: Evidence | None, findings: Findings) -> Evidence | None:
-    """Return the precision to beat: the named one, or the fastest real one if the named one was not built or ran as
-    another type."""
-    if named and named.engine.runs_its_precision:
-        return named
-    # To beat only a slow stand-in would be no gain over the engines that there are.
-    return max(
-        [*([named] if named else []), *findings.floats], key=lambda entry: findings.quoted(entry).median, default=None
-    )
-
-
-def _rival_title(name: str, named: Evidence | None, rival: Evidence) -> str:
-    if named is None:
-        return f"{rival.precision} ({name} was not built)"
-    if named.engine.runs_its_precision:
-        return name
-    if rival is named:
-        return f"{name}, which ran as {named.engine.ran_as},"
-    return f"{rival.precision} ({name} ran as {named.engine.ran_as})"
-
-
-def _layers_not_as_asked(entry: Evidence) -> str:
-    total, names = len(entry.engine.compute_layers), [layer.name for layer in entry.engine.not_as_asked]
-    if not names:
-        return f"none of its {total} compute layers ran in another precision"
-    return f"{len(names)} of {total} compute layers ran in another precision: {first_few(names)}"
-
-
-def _doubt(gain: Factor, wanted: float, findings: Findings) -> str:
-    """Return a warning if it may be as fast as is asked. The precision fails all the same: its gain is not proved."""
-    disturbed = "".join(f"; {what}" for what in findings.race.disturbed)
-    return f". It may be up to {gain.high:.2f} times{disturbed}: measure again" if gain.high >= wanted else ""
-
 
 AS_FAST = 1.05  # an engine that is surely not slower than by this is as fast
 WHILE_DISTURBED = 1.1  # how many times as fast an engine must surely be where others used the machine during the race
 RAN_AS = "ran as"
 MEASURE_AGAIN = "dvc repro --force --single-item race && dvc repro"
+
+
+def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> dict[str, tuple[str, ...]]:
+    """Return by precision the broken thresholds, and the speed that is not worth the loss."""
+    found = {entry.precision: entry.validation.broken for entry in findings.precisions}
+    for name, rule in must_pay.items():
+        known = name in found or name in findings.refused
+        if rule and known and (too_slow := _why_too_slow(name, rule, findings)):
+            found[name] = (*found.get(name, ()), too_slow)
+    return found
+
+
+def _why_too_slow(precision: str, rule: MustPay, findings: Findings) -> str | None:
+    """Say why a precision is not worth its loss, if it is not as fast as must_pay asks."""
+    entries = {entry.precision: entry for entry in findings.precisions}
+    entry, named = entries.get(precision), entries.get(rule.over)
+    if entry is None or not entry.engine.runs_its_precision:
+        return f"none of it was executed in {precision}, so it cannot be as fast as must_pay asks"
+    if named and named.engine.runs_its_precision:
+        rival, title = named, str(rule.over)
+    else:  # to beat only a slow stand-in would be no gain over the engines that there are
+        others = [*([named] if named else []), *findings.floats]
+        if not others:
+            return f"{rule.over} was not built, so nothing shows that it is as fast as must_pay asks"
+        rival = max(others, key=lambda each: findings.quoted(each).median)
+        what = f"ran as {named.engine.ran_as}" if named else "was not built"
+        title = f"{rule.over}, which {what}," if rival is named else f"{rival.precision} ({rule.over} {what})"
+    gain = findings.times(entry, rival)
+    if gain.median >= rule.times:
+        return None
+    total, others_ran = len(entry.engine.compute_layers), [layer.name for layer in entry.engine.not_as_asked]
+    layers = f"none of its {total} compute layers ran in another precision"
+    if others_ran:
+        layers = f"{len(others_ran)} of {total} compute layers ran in another precision: {first_few(others_ran)}"
+    found = f"{gain.median:.2f} times as fast as {title} at batch {findings.tuned_batch}, but must_pay asks for "
+    found += f"{rule.times:g}; {layers}"
+    if gain.high < rule.times:
+        return found
+    # The precision fails all the same: its gain is not proved.
+    disturbed = "".join(f"; {each}" for each in findings.race.disturbed)
+    return f"{found}. It may be up to {gain.high:.2f} times{disturbed}: measure again"
 
 
 class Choice(NamedTuple):
@@ -100,7 +79,8 @@ def choose(findings: Findings) -> Choice | None:
     as_fast = tuple(entry for entry in others if findings.times(fastest, entry).high <= AS_FAST)
     rivals = tuple(entry for entry in others if entry not in as_fast and not is_faster(findings, fastest, entry))
     if rivals:
-        return Choice(min([fastest, *as_fast, *rivals], key=_loss), fastest, as_fast, rivals)
+        offered = min([fastest, *as_fast, *rivals], key=lambda entry: (_drop(entry), entry.engine.bytes))
+        return Choice(offered, fastest, as_fast, rivals)
     closest = min([fastest, *as_fast], key=lambda entry: entry.validation.engine_against_pytorch.relative)
     return Choice(closest, fastest, as_fast, ())
 
@@ -115,10 +95,6 @@ def recommend(findings: Findings) -> Evidence | None:
     """Return the engine to ship. There is none where no precision may be shipped, or the race cannot tell which."""
     choice = choose(findings)
     return choice.engine if choice and choice.is_sure else None
-
-
-def _loss(entry: Evidence) -> tuple[float, int]:
-    return _drop(entry), entry.engine.bytes
 
 
 def _drop(entry: Evidence) -> float:
@@ -144,28 +120,54 @@ def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
     return "passed" if entry.engine.runs_its_precision else f"{RAN_AS} {entry.engine.ran_as}"
 
 
+def caveats(entry: Evidence, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return why a precision did not pass, or else why its figures may be doubted."""
+    mix = (in_words(entry.mix),) if entry.mix and not entry.delivers else ()
+    return failures.get(entry.precision) or entry.validation.not_enough_samples or mix or findings.race.disturbed
+
+
+def sentence(findings: Findings) -> str:
+    if not (choice := choose(findings)):
+        if any(entry.validation.not_enough_samples for entry in findings.precisions):
+            return "**Ship none of them:** samples are too few to be sure of any, as validation.must_be_sure asks."
+        return "**Ship none of them:** no precision stayed within its thresholds."
+    chosen, baseline = choice.engine, baseline_title(findings.baselines[0])
+    ratio, validation = findings.quoted(chosen), chosen.validation
+    opening = (
+        f"**Ship {chosen.precision}:**" if choice.is_sure else f"**Measure again:** {doubt(findings, choice)} It is"
+    )
+    accuracy, agreement = f"{validation.metric} not measured ({validation.lacking})", ""
+    if main := validation.main:
+        beside = f"where {validation.reference} has {main.written(main.reference)}"
+        accuracy = f"{main.name} {main.written(main.engine)} {beside}"
+    if agreed := validation.agreement:
+        agreement = f", and the same answer as {validation.reference} for {agreed.share:.2%} of {agreed.among}"
+    return (
+        f"{opening} {ratio.median:.2f} times as fast as {baseline} at batch {findings.tuned_batch} "
+        f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
+        f"{accuracy}{agreement}. "
+        f"The engine takes {chosen.engine.size_in_words}.{disturbance(findings, choice)}"
+    )
+
+
 def doubt(findings: Findings, choice: Choice) -> str:
     """Say which engines cannot be told apart, and which one is offered meanwhile; nothing if the choice is sure."""
     if choice.is_sure:
         return ""
-    names = [entry.precision for entry in (choice.fastest, *choice.rivals)]
-    *first, last = names
+    offered, alike = choice.engine, [choice.fastest, *choice.rivals]
+    *first, last = (entry.precision for entry in alike)
     times = ", ".join(
         f"{choice.fastest.precision} {_interval(findings, choice.fastest, rival)} times as fast as {rival.precision}"
         for rival in choice.rivals
     )
     because = f" ({'; '.join(findings.race.disturbed)})" if findings.race.disturbed else ""
+    merit = f"whose engine is the smallest of them, {file_size(offered.engine.bytes)}"
+    if all(_drop(offered) < _drop(entry) for entry in alike if entry is not offered):
+        merit = f"whose {offered.validation.metric} is the best of them"
     return (
         f"{', '.join(first)} and {last} cannot be told apart on this machine today{because}: {times}. "
-        f"Run it when it is idle: `{MEASURE_AGAIN}`. Meanwhile {choice.engine.precision} is offered, {_merit(choice)}."
+        f"Run it when it is idle: `{MEASURE_AGAIN}`. Meanwhile {offered.precision} is offered, {merit}."
     )
-
-
-def _merit(choice: Choice) -> str:
-    others = [entry for entry in (choice.fastest, *choice.rivals) if entry is not choice.engine]
-    if all(_drop(choice.engine) < _drop(entry) for entry in others):
-        return f"whose {choice.engine.validation.metric} is the best of them"
-    return f"whose engine is the smallest of them, {file_size(choice.engine.engine.bytes)}"
 
 
 def why(findings: Findings, choice: Choice) -> str:
@@ -188,37 +190,6 @@ def why(findings: Findings, choice: Choice) -> str:
 def _interval(findings: Findings, one: Evidence, other: Evidence) -> str:
     times = findings.times(one, other)
     return f"{times.low:.2f} to {times.high:.2f}"
-
-
-def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> dict[str, tuple[str, ...]]:
-    """Return by precision the broken thresholds, and the speed that is not worth the loss."""
-    slow = too_slow(findings, must_pay)
-    judged = {
-        entry.precision: entry.validation.broken + ((slow[entry.precision],) if entry.precision in slow else ())
-        for entry in findings.precisions
-    }
-    return judged | {name: (slow[name],) for name in findings.refused if name in slow}
-
-
-def sentence(findings: Findings) -> str:
-    if not (choice := choose(findings)):
-        if any(entry.validation.not_enough_samples for entry in findings.precisions):
-            return "**Ship none of them:** samples are too few to be sure of any, as validation.must_be_sure asks."
-        return "**Ship none of them:** no precision stayed within its thresholds."
-    chosen, baseline = choice.engine, baseline_title(findings.baselines[0])
-    ratio, validation = findings.quoted(chosen), chosen.validation
-    opening = (
-        f"**Ship {chosen.precision}:**" if choice.is_sure else f"**Measure again:** {doubt(findings, choice)} It is"
-    )
-    agreed, agreement = validation.agreement, ""
-    if agreed:
-        agreement = f", and the same answer as {validation.reference} for {agreed.share:.2%} of {agreed.among}"
-    return (
-        f"{opening} {ratio.median:.2f} times as fast as {baseline} at batch {findings.tuned_batch} "
-        f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"{metric_beside(validation)}{agreement}. "
-        f"The engine takes {chosen.engine.size_in_words}.{disturbance(findings, choice)}"
-    )
 
 
 def disturbance(findings: Findings, choice: Choice) -> str:

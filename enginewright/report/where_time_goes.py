@@ -1,4 +1,5 @@
-"""The slowest layers of each engine, and the layers that became faster or slower by quantizing."""
+"""Where the time goes: the slowest layers of each engine, those that quantizing made slower, and what it left in
+floats."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -6,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import first_few
@@ -15,10 +15,15 @@ from enginewright.precision.floats import floats_in_words
 from enginewright.precision.search.records import Search
 from enginewright.report.evidence import Evidence, Findings, Maker
 
-# Pair the layers of two engines that do the same work, and find where one engine is slower.
-
 CLEARLY_SLOWER = 1.1  # times the other layer; noise makes less
 LEAST_LOSS = 0.005  # as a share of the engine's time; smaller losses do not matter
+OVERSTATED = "Timing adds about the same time to each layer, so small layers are overstated."
+MOST_LAYERS = 10
+FAR_FROM_LATENCY = 1.5
+LARGEST_DEVIATION = 0.1  # beyond it, a line does not describe the costs
+
+Parts = list[str | pd.DataFrame]
+Milliseconds = dict[str, float]  # by the node that an engine's layer begins with, as it fuses others into it
 
 
 class Pair(NamedTuple):
@@ -43,17 +48,20 @@ def compare(ours: Sequence[LayerTime], theirs: Sequence[LayerTime]) -> Compariso
     """Pair two layers if each is the first that has a name of the other."""
     # A fused layer has the names of all its nodes, the main one first. An addition that one compiler fuses into one
     # convolution and the other into another one therefore does not pair the two convolutions.
-    by_our_names, by_their_names = _by_name(ours), _by_name(theirs)
-    pairs = []
-    for layer in ours:
-        other = _first_namesake(layer, by_their_names)
-        if other is not None and _first_namesake(other, by_our_names) is layer:
-            pairs.append(Pair(layer, other))
-    unmatched = [layer for layer in _unpaired(ours, pairs) if layer.computes]
-    unmatched_there = [layer for layer in _unpaired(theirs, pairs) if layer.computes]
+    by_name = [{name: one for one in reversed(layers) for name in node_names(one)} for layers in (ours, theirs)]
+
+    def namesake(layer: LayerTime, side: int) -> LayerTime | None:
+        return next((by_name[side][name] for name in node_names(layer) if name in by_name[side]), None)
+
+    found = ((layer, namesake(layer, 1)) for layer in ours)
+    pairs = [Pair(layer, other) for layer, other in found if other is not None and namesake(other, 0) is layer]
+    paired = {id(layer) for pair in pairs for layer in pair}
+    left = [[layer for layer in layers if id(layer) not in paired] for layers in (ours, theirs)]
+    unmatched, unmatched_there = ([layer for layer in layers if layer.computes] for layers in left)
     if len(unmatched) == len(unmatched_there) == 1:  # one of them may be named after the graph's output
         pairs.append(Pair(unmatched.pop(), unmatched_there.pop()))
-    return Comparison(pairs, _moving(_unpaired(ours, pairs)), _moving(_unpaired(theirs, pairs)), unmatched)
+    only_ours, only_theirs = (_by_time([layer for layer in layers if not layer.computes]) for layers in left)
+    return Comparison(pairs, only_ours, only_theirs, unmatched)
 
 
 def losses(found: Comparison, whole: float) -> list[Pair]:
@@ -66,84 +74,47 @@ def losses(found: Comparison, whole: float) -> list[Pair]:
     return sorted(slower, key=lambda pair: pair.lost, reverse=True)
 
 
-def _by_name(layers: Sequence[LayerTime]) -> dict[str, LayerTime]:
-    """Return the first layer that has each name."""
-    return {name: layer for layer in reversed(layers) for name in node_names(layer)}
-
-
-def _first_namesake(layer: LayerTime, by_name: Mapping[str, LayerTime]) -> LayerTime | None:
-    return next((by_name[name] for name in node_names(layer) if name in by_name), None)
-
-
-def _unpaired(layers: Sequence[LayerTime], pairs: Sequence[Pair]) -> list[LayerTime]:
-    paired = {id(layer) for pair in pairs for layer in pair}
-    return [layer for layer in layers if id(layer) not in paired]
-
-
-def _moving(layers: Sequence[LayerTime]) -> list[LayerTime]:
-    """Return the layers that take time without computing, such as reorders and casts, the slowest first."""
-    found = [layer for layer in layers if layer.milliseconds and not layer.computes]
-    return sorted(found, key=lambda layer: layer.milliseconds, reverse=True)
-
-
-OVERSTATED = "Timing adds about the same time to each layer, so small layers are overstated."
-MOST_LAYERS = 10
-FAR_FROM_LATENCY = 1.5
-
-Parts = list[str | pd.DataFrame]
-
-
-def layer_sections(findings: Findings) -> Parts:
-    trace = findings.precisions[0].trace
-    parts: Parts = [
-        f"Medians over {trace.calls} calls at batch {trace.batch}, in a separate pass: timing layers slows an "
-        "engine, so their sum differs from the latency."
-    ]
-    for entry in findings.precisions:
-        parts += [f"### {entry.precision}", *slowest_layers(entry, findings)]
-    for entry in findings.precisions:
-        if entry.precision in QUANTIZED:
-            parts += [f"### {gained_and_lost(entry)}", *cost_of_quantizing(entry, findings)]
-    return parts
-
-
 def gained_and_lost(entry: Evidence) -> str:
     return f"What {entry.precision} gained and lost, layer by layer"
 
 
 def slowest_layers(entry: Evidence, findings: Findings) -> Parts:
-    ran = _by_time(entry)
-    if not entry.trace.layers:
+    trace, ran = entry.trace, _by_time(entry.trace.layers)
+    if not trace.layers:
         return [f"{RUNTIMES[findings.machine.runtime].title} reports no times of its layers."]
-    total = f"{entry.trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)}"
+    beside = "."
+    if any(latency.batch == trace.batch for latency in entry.benchmark.latencies):
+        latency = entry.latency(trace.batch)
+        what, whole = ("compute without copies", latency.compute) if latency.compute else ("latency", latency.p50)
+        warning = f" {OVERSTATED}" if trace.milliseconds > FAR_FROM_LATENCY * whole else ""
+        beside = f"; the {what} is {whole:.2f} ms.{warning}"
     which = f"The {MOST_LAYERS} slowest:" if len(ran) > MOST_LAYERS else "All of them, the slowest first:"
-    return [f"{total} {which}", _time_table(entry, ran[:MOST_LAYERS])]
+    total = f"{trace.milliseconds:.2f} ms in {len(ran)} layers{beside} {which}"
+    return [total, _time_table(entry, ran[:MOST_LAYERS])]
 
 
 def next_slowest_layers(entry: Evidence, most: int) -> pd.DataFrame | None:
     """Return the layers that follow the slowest ones, at most so many: the page folds them away."""
-    others = _by_time(entry)[MOST_LAYERS:][:most]
+    others = _by_time(entry.trace.layers)[MOST_LAYERS:][:most]
     return _time_table(entry, others) if others else None
 
 
-def _by_time(entry: Evidence) -> list[LayerTime]:
-    return sorted(
-        (one for one in entry.trace.layers if one.milliseconds), key=lambda one: one.milliseconds, reverse=True
-    )
+def _by_time(layers: Sequence[LayerTime]) -> list[LayerTime]:
+    """Return the layers that take time, the slowest first."""
+    return sorted((one for one in layers if one.milliseconds), key=lambda one: one.milliseconds, reverse=True)
 
 
 def _time_table(entry: Evidence, layers: Sequence[LayerTime]) -> pd.DataFrame:
     return _table([(one, {"share": f"{one.milliseconds / entry.trace.milliseconds:.1%}"}) for one in layers])
 
 
-def _beside_latency(entry: Evidence) -> str:
-    raced = [latency for latency in entry.benchmark.latencies if latency.batch == entry.trace.batch]
-    if not raced:
-        return "."
-    latency = entry.latency(entry.trace.batch)
-    what, whole = ("compute without copies", latency.compute) if latency.compute else ("latency", latency.p50)
-    far = entry.trace.milliseconds > FAR_FROM_LATENCY * whole
-    return f"; the {what} is {whole:.2f} ms." + (f" {OVERSTATED}" if far else "")
+def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
+    """Make a table of layers, their figures first, because a phone shows the leftmost columns."""
+    return pd.DataFrame(
+        {"layer": short_name(one), "ms": f"{one.milliseconds:.3f}", **figures, "kind": short_kind(one)}
+        | {"executed as": one.precision}
+        for one, figures in rows
+    ).set_index("layer")
 
 
 def fastest_in_floats(findings: Findings) -> Evidence | None:
@@ -160,30 +131,24 @@ def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
     found = compare(entry.trace.layers, other.trace.layers)
     if not found.pairs:
         return [f"None of its layers shares a name with a layer of {other.precision}, so they cannot be compared."]
+    computing = [pair for pair in found.pairs if pair.ours.computes]  # none if it is not known which layers compute
+    pairs, what = (computing, "Compute layers") if computing else (found.pairs, "Layers")
+    here, there = (sum(pair[side].milliseconds for pair in pairs) for side in (0, 1))
+    shared = (
+        f"{what} shared with {other.precision}, the fastest precision that is not quantized: {len(pairs)}. They take "
+        f"{here:.2f} ms here and {there:.2f} ms there."
+    )
     slower, rest = losses(found, entry.trace.milliseconds), _without_counterpart(found, entry, other)
     if not slower:
         which = "No layer" if not found.unmatched else "None of these"
-        return [f"{_shared(found, other)} {which} became clearly slower.", *rest]
+        return [f"{shared} {which} became clearly slower.", *rest]
     lost = f"{sum(pair.lost for pair in slower):.2f} ms"
     most = f"; the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
-    total = f"{_shared(found, other)} Clearly slower here: {len(slower)}, by {lost} in total{most}"
-    there = f"ms in {other.precision}"
     rows = [
-        (pair.ours, {there: f"{pair.theirs.milliseconds:.3f}", "lost, ms": f"{pair.lost:.3f}"})
+        (pair.ours, {f"ms in {other.precision}": f"{pair.theirs.milliseconds:.3f}", "lost, ms": f"{pair.lost:.3f}"})
         for pair in slower[:MOST_LAYERS]
     ]
-    return [total, _table(rows), *rest]
-
-
-def _shared(found: Comparison, other: Evidence) -> str:
-    """Sum up the pairs that compute, or all pairs if it is not known which layers compute."""
-    computing = [pair for pair in found.pairs if pair.ours.computes]
-    pairs, what = (computing, "Compute layers") if computing else (found.pairs, "Layers")
-    ours, theirs = (sum(pair[side].milliseconds for pair in pairs) for side in (0, 1))
-    return (
-        f"{what} shared with {other.precision}, the fastest precision that is not quantized: {len(pairs)}. They take "
-        f"{ours:.2f} ms here and {theirs:.2f} ms there."
-    )
+    return [f"{shared} Clearly slower here: {len(slower)}, by {lost} in total{most}", _table(rows), *rest]
 
 
 def _without_counterpart(found: Comparison, entry: Evidence, other: Evidence) -> list[str]:
@@ -203,41 +168,29 @@ def _without_counterpart(found: Comparison, entry: Evidence, other: Evidence) ->
     return sentences
 
 
-def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
-    """Make a table of layers, their figures first, because a phone shows the leftmost columns."""
-    return pd.DataFrame(
-        {"layer": short_name(one), "ms": f"{one.milliseconds:.3f}", **figures, "kind": short_kind(one)}
-        | {"executed as": one.precision}
-        for one, figures in rows
-    ).set_index("layer")
-
-
-# What a quantized engine leaves in floats, by kind: of its weights, its operations, and the time of its layers.
-
-
 def what_is_left(entry: Evidence) -> str | None:
-    """Return a sentence, or None where next to nothing is left."""
-    words = floats_in_words(entry.floats)
-    times = _times(entry)
+    """Say what a quantized engine leaves in floats, or return None where that is next to nothing."""
+    words, times = floats_in_words(entry.floats), _times_of_kinds(entry)
     taken = f" They take {sum(times.values()):.0%} of the time of all layers." if times else ""
     return words and f"{words}.{taken}"
 
 
 def left_table(entry: Evidence) -> pd.DataFrame:
-    times = _times(entry)
-    rows = [
-        {
+    """Give the shares of what is left in floats by kind: of the weights, the operations, and the time of all layers."""
+    times = _times_of_kinds(entry)
+    rows = {
+        row.kind: {
             "nodes": f"{row.count}",
             "of the weights": f"{row.weights:.1%}",
             "of the operations": f"{row.operations:.1%}",
             "of the time": f"{times[row.kind]:.1%}" if row.kind in times else "-",
         }
         for row in entry.floats
-    ]
-    return pd.DataFrame(rows, index=pd.Index([row.kind for row in entry.floats], name="kind"))
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("kind")
 
 
-def _times(entry: Evidence) -> dict[str, float]:
+def _times_of_kinds(entry: Evidence) -> dict[str, float]:
     """Return the share of the time of each kind. Other nodes may be fused into a layer, which the first one names."""
     kinds, found = {name: row.kind for row in entry.floats for name in row.names}, dict[str, float]()
     for layer in entry.trace.layers:
@@ -246,12 +199,9 @@ def _times(entry: Evidence) -> dict[str, float]:
     return found
 
 
-# How long the layers of a search take on this machine, in the precision that was searched and in floating point.
-
-Milliseconds = dict[str, float]  # by the node that an engine's layer begins with, as it fuses others into it
-
-
 class Times(NamedTuple):
+    """How long the layers of a search take on this machine, in the precision searched and in floating point."""
+
     beside: str  # the fastest precision that is not quantized
     batch: int
     searched: Milliseconds
@@ -265,9 +215,7 @@ def times_of(found: Search, findings: Findings, makers: Mapping[str, Maker]) -> 
     if own is None or other is None:
         return None
     searched, floating = (_by_layer(entry.trace.layers, names, makers) for entry in (own, other))
-    if not searched or not floating:
-        return None
-    return Times(other.precision, own.trace.batch, searched, floating)
+    return Times(other.precision, own.trace.batch, searched, floating) if searched and floating else None
 
 
 def _by_layer(layers: Sequence[LayerTime], names: Collection[str], makers: Mapping[str, Maker]) -> Milliseconds:
@@ -280,12 +228,9 @@ def _by_layer(layers: Sequence[LayerTime], names: Collection[str], makers: Mappi
     return found
 
 
-# A straight line through costs that grow with a size: a fixed part, and a part for each item.
-
-LARGEST_DEVIATION = 0.1  # beyond it, a line does not describe the costs
-
-
 class Line(NamedTuple):
+    """A straight line through costs that grow with a size: a fixed part, and a part for each item."""
+
     fixed: float
     each: float
     deviation: float  # of the point furthest from the line, as a share of the line
@@ -303,13 +248,9 @@ def fit_line(sizes: Sequence[float], costs: Sequence[float]) -> Line:
     size, cost = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
     shares = np.stack([1 / cost, size / cost], axis=1)  # the shares of both parts in each cost should add up to 1
     fixed, each = (float(part) for part in np.linalg.lstsq(shares, np.ones(len(cost)))[0])
+    alone = [float(share.sum() / (share @ share)) for share in shares.T]  # each part where the other is zero
     if fixed < 0:  # nothing costs less than nothing
-        fixed, each = 0.0, _only_part(shares[:, 1])
+        fixed, each = 0.0, alone[1]
     elif each < 0:
-        fixed, each = _only_part(shares[:, 0]), 0.0
+        fixed, each = alone[0], 0.0
     return Line(fixed, each, float(np.max(np.abs(cost / (fixed + each * size) - 1))))
-
-
-def _only_part(share: NDArray[np.float64]) -> float:
-    """Fit one part where the other is zero."""
-    return float(share.sum() / (share @ share))

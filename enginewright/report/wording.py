@@ -1,25 +1,13 @@
-"""Wording that several parts of the report share."""
+"""Wording that several parts of the report share, and what makes ratios noisy."""
 
 from itertools import chain
 from typing import NamedTuple
 
 from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
-from enginewright.measure.accuracy_records import Validation
-from enginewright.measure.speed_records import SAME_PACE, Ratio
+from enginewright.measure.records import SAME_PACE, Ratio, Validation
 from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_problems
 from enginewright.report.evidence import Evidence, Findings
-
-
-def percent(share: float | None) -> str:
-    """Write a share. What was not measured is not zero."""
-    return "-" if share is None else f"{share:.2%}"
-
-
-def metric_beside(found: Validation) -> str:
-    if not (main := found.main):
-        return f"{found.metric} not measured ({found.lacking})"
-    return f"{main.name} {main.written(main.engine)} where {found.reference} has {main.written(main.reference)}"
 
 
 def engine_metric(found: Validation) -> str:
@@ -32,9 +20,6 @@ def device(machine: Machine) -> str:
     return (
         f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
     )
-
-
-# Noisy ratios, and the reasons for the noise.
 
 
 class Noise(NamedTuple):
@@ -57,13 +42,6 @@ def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
     return (times.high - times.low) / times.median > WIDEST_INTERVAL
 
 
-def slowdowns(findings: Findings) -> dict[str, float]:
-    """Return the precisions that were timed on a slower machine than another one, and how many times as slow it was."""
-    paces = {entry.precision: entry.benchmark.pace.microseconds for entry in findings.precisions}
-    best = min((pace for pace in paces.values() if pace), default=0.0)
-    return {precision: pace / best for precision, pace in paces.items() if pace and pace > SAME_PACE * best}
-
-
 def reasons(findings: Findings, entry: Evidence, ratio: Ratio) -> list[str]:
     """Return why this ratio is noisy; nothing if it is not."""
     return [broken.sentence for broken in broken_limits(ratio, entry.benchmark)] + machine_reasons(findings, entry)
@@ -71,10 +49,10 @@ def reasons(findings: Findings, entry: Evidence, ratio: Ratio) -> list[str]:
 
 def machine_reasons(findings: Findings, entry: Evidence) -> list[str]:
     """Return what was wrong with the machine while this precision was timed, at any batch size."""
-    timed = entry.benchmark
-    found = machine_problems(timed)
-    if times := slowdowns(findings).get(entry.precision):
-        found.append(f"the machine was {times:.2f} times as slow as for another precision")
-    if timed.pace.microseconds is None:
+    found, pace = machine_problems(entry.benchmark), entry.benchmark.pace.microseconds
+    best = min(one.benchmark.pace.microseconds or float("inf") for one in findings.precisions)
+    if pace and pace > SAME_PACE * best:
+        found.append(f"the machine was {pace / best:.2f} times as slow as for another precision")
+    if pace is None:
         found.append("the machine never kept to one pace")
     return found

@@ -74,6 +74,9 @@ class Fleet(_Entry):
             raise ValueError(f"cluster is missing, HOST:PORT of the Ray cluster that {', '.join(on_nodes)} belongs to")
         return self
 
+    def price(self, name: str) -> float | None:
+        return next((target.price_per_hour for target in self.targets if target.name == name), None)
+
     def on_runner(self, label: str) -> OnRunner | None:
         return next((one for one in self.targets if isinstance(one, OnRunner) and one.label == label), None)
 

@@ -7,22 +7,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError, sentence_of
-from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, VALIDATION_SAMPLES, VERDICT
+from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, VERDICT
 from enginewright.core.params.all import Params
 from enginewright.core.process import end_with_parent, start_dvc
-from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine
-from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Verdict
-from enginewright.measure.timing import whole_machine
-from enginewright.precision.mixing.records import in_words
-from enginewright.report.evidence import Evidence, Findings, gather_findings
-from enginewright.report.tables import known_p99
-from enginewright.report.verdict import verdict_on
-from enginewright.targets.answer import Answer, Energy, Measured, Speed, energy_per_image, now
+from enginewright.measure.energy import engine_energy
+from enginewright.report.evidence import Evidence, gather_findings, known_p99
+from enginewright.report.verdict import caveats, verdict_on
+from enginewright.targets.answer import Answer, Measured, Speed
 from enginewright.targets.ray_cluster import whole_node
 from enginewright.targets.ray_task import this_node
 
@@ -31,17 +27,31 @@ ERROR = "ERROR: "  # of DVC, which says so of a stage after the stage has said w
 NO_REMOTE = "there is no DVC remote, from which nodes take the graphs: `dvc remote add --default NAME URL`"
 
 
-def answer_here(target: str, revision: str, pull: bool = False) -> Answer:
+def answer_here(target: str, revision: str, params: Params) -> Answer:
     """Run what is left of the pipeline, and answer. The gate is not asked: what is red is a row like any other."""
-    if pull:
-        dvc("pull", "--with-deps", *SHARED)
     dvc("repro", "report")
-    params, verdict = Params.read(), Verdict.read(VERDICT)
+    verdict = Verdict.read(VERDICT)
     validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
     findings = gather_findings(
         tuple(params.precisions), ENGINES, validation, benchmark, trace, RACE, MACHINE, CONVERTED
     )
-    measured = [_measured(entry, findings, verdict, params) for entry in findings.precisions]
+    measured = []
+    for entry in findings.precisions:
+        name, validated = entry.precision, entry.validation
+        with whole_node(f"energy, {name}"):
+            energy = engine_energy(name, ENGINES / name, findings.machine, params, findings.tuned_batch)
+        measured.append(
+            Measured(
+                precision=name,
+                verdict=verdict_on(entry, verdict.failures),
+                why="; ".join(caveats(entry, findings, verdict.failures)),
+                speeds=_speeds(entry),
+                metric=validated.metric,
+                result=validated.main,
+                relative_error=validated.engine_against_pytorch.relative,
+                energy=energy,
+            )
+        )
     refused = [Measured(precision=name, verdict="not built", why=why) for name, why in findings.refused.items()]
     return Answer(
         target=target,
@@ -49,9 +59,23 @@ def answer_here(target: str, revision: str, pull: bool = False) -> Answer:
         node=socket.gethostname(),
         machine=findings.machine,
         revision=revision,
-        date=now(),
+        date=datetime.now(UTC).replace(microsecond=0),
         precisions=(*measured, *refused),
     )
+
+
+def _speeds(entry: Evidence) -> tuple[Speed, ...]:
+    speeds = []
+    for one in entry.benchmark.throughput:
+        timed = entry.latency(one.batch) if one.requests == 1 else one
+        p99, rate = known_p99(timed), entry.images_per_second(one)
+        slowest = timed.p99 if p99 is None else None
+        speeds.append(
+            Speed(
+                batch=one.batch, requests=one.requests, p50=timed.p50, p99=p99, images_per_second=rate, slowest=slowest
+            )
+        )
+    return tuple(speeds)
 
 
 def dvc(*arguments: str) -> None:
@@ -76,44 +100,6 @@ def _reason(said: list[str]) -> str:
         return NO_REMOTE
     by_stage = place and lines[place].startswith(f"{ERROR}failed to reproduce")
     return lines[place - 1 if by_stage else place].removeprefix(ERROR)
-
-
-def _measured(entry: Evidence, findings: Findings, verdict: Verdict, params: Params) -> Measured:
-    failures = verdict.failures.get(entry.precision, ())
-    mix = [in_words(entry.mix)] if entry.mix and not entry.delivers else []
-    return Measured(
-        precision=entry.precision,
-        verdict=verdict_on(entry, verdict.failures),
-        why="; ".join(failures or entry.validation.not_enough_samples or mix or findings.race.disturbed),
-        speeds=tuple(
-            Speed(
-                batch=one.batch,
-                requests=one.requests,
-                p50=timed.p50,
-                p99=(known := known_p99(timed)),
-                images_per_second=entry.images_per_second(one),
-                slowest=timed.p99 if known is None else None,
-            )
-            for one in entry.benchmark.throughput
-            for timed in (entry.latency(one.batch) if one.requests == 1 else one,)
-        ),
-        metric=entry.validation.metric,
-        result=entry.validation.main,
-        relative_error=entry.validation.engine_against_pytorch.relative,
-        energy=_energy(entry.precision, findings.machine, findings.tuned_batch, params),
-    )
-
-
-def _energy(precision: str, machine: Machine, batch: int, params: Params) -> Energy:
-    folder, who = ENGINES / precision, f"energy, {precision}"
-    samples = SampleSet.open(VALIDATION_SAMPLES)
-    with (
-        whole_node(who),
-        whole_machine(who),
-        open_engine(folder, machine, params.inference.on(machine.cores)) as engine,
-    ):
-        feeds = samples.tuned(engine.record.profile).cycled(batch)
-        return energy_per_image(machine.device, engine.bind(feeds), batch)
 
 
 def versions() -> dict[str, str]:
@@ -142,7 +128,8 @@ def main() -> None:
     chosen = parser.parse_args()
     try:
         require_same_versions(chosen.versions)
-        answer_here(chosen.target, chosen.revision, pull=True).write(chosen.answer)
+        dvc("pull", "--with-deps", *SHARED)
+        answer_here(chosen.target, chosen.revision, Params.read()).write(chosen.answer)
     except Exception as error:
         if sentence := sentence_of(error):
             sys.exit(sentence)

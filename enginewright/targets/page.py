@@ -2,66 +2,59 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tabulate import tabulate
 
 from enginewright.report.notes import Note
-from enginewright.report.page.charts import Figure, from_zero, short
-from enginewright.report.page.listing import Mark, Row, Table, bar, dot, draw_rows, table
+from enginewright.report.page.charts import Mark, Row, bar, dot, draw_rows
+from enginewright.report.page.picture import Figure, short
 from enginewright.report.page.render import open_templates
+from enginewright.report.tables import Table, table
 from enginewright.report.wording import device
 from enginewright.targets.answer import NOT_YET, PASSED, Answer, Measured, Speed
+from enginewright.targets.choice import cost_of, frontier, offers_of
 from enginewright.targets.file import Fleet
-from enginewright.targets.run import Offer, cost_of, frontier, offers_of
 
-HERE = Path(__file__).parent
 COLUMNS = (
     "precision and target", "verdict", "ms at the least batch", "accuracy", "loss (95 % interval)", "images per second",
     "cost of a million", "joules per image",
 )  # fmt: skip
-CHOICES = ("take", "how", "within ms", "images per second", "cost of a million")
 NOT_TOLD = "not told"
-
-
-class Model(NamedTuple):
-    """The part of the page on one model."""
-
-    title: str
-    rows: Table
-    choices: Table
-    pictures: tuple[Figure, ...]
-    energy: tuple[str, ...]  # how each target tells it, or why it does not
-    reasons: tuple[Note, ...]
 
 
 def render_fleet(fleet: Fleet, models: Mapping[str, Sequence[Answer]]) -> str:
     """`models` has the answers of each model, by a title."""
+    energy = {
+        title: {f"{one.target}: {each.energy.source}" for one in answers for each in one.precisions if each.energy}
+        for title, answers in models.items()
+    }
     return (
-        open_templates(HERE)
+        open_templates(Path(__file__).parent)
         .get_template("fleet.html")
         .render(
             priced=any(target.price_per_hour for target in fleet.targets),
             unpriced=any(target.price_per_hour is None for target in fleet.targets),
             models=[
-                describe(title, f"model-{number}", fleet, each) for number, (title, each) in enumerate(models.items())
+                {
+                    "title": title,
+                    "rows": all_rows(fleet, answers),
+                    "choices": _choices(fleet, answers),
+                    "pictures": _pictures(f"model-{number}", fleet, answers),
+                    "energy": sorted(energy[title]),
+                    "reasons": _reasons(answers),
+                }
+                for number, (title, answers) in enumerate(models.items())
             ],
-            machines=machines(fleet, [answer for answers in models.values() for answer in answers]),
+            machines=_machines(fleet, [answer for answers in models.values() for answer in answers]),
         )
     )
 
 
-def describe(title: str, key: str, fleet: Fleet, answers: Sequence[Answer]) -> Model:
-    best = frontier(offers_of(answers, fleet))
-    told = {f"{one.target}: {each.energy.source}" for one in answers for each in one.precisions if each.energy}
-    return Model(
-        title,
-        all_rows(fleet, answers),
-        choices(best),
-        _pictures(key, fleet, answers),
-        tuple(sorted(told)),
-        reasons(answers),
-    )
+def as_text(title: str, fleet: Fleet, answers: Sequence[Answer]) -> str:
+    """Write the table of a model for a terminal; reasons follow below it."""
+    rows = [[cell.text for cell in row] for row in all_rows(fleet, answers).rows]
+    written = tabulate(rows, COLUMNS, disable_numparse=True)
+    return "\n".join([title, written, *(f"{note.title}: {note.text}" for note in _reasons(answers))])
 
 
 def all_rows(fleet: Fleet, answers: Sequence[Answer]) -> Table:
@@ -70,27 +63,8 @@ def all_rows(fleet: Fleet, answers: Sequence[Answer]) -> Table:
         if answer.failed:
             rows.append([answer.target, _state(answer), *["-"] * (len(COLUMNS) - 2)])
         else:
-            rows += [_row(answer, one, _price(fleet, answer.target)) for one in answer.precisions]
+            rows += [_row(answer, one, fleet.price(answer.target)) for one in answer.precisions]
     return table("Every precision on every target", COLUMNS, rows)
-
-
-def reasons(answers: Sequence[Answer]) -> tuple[Note, ...]:
-    """Say of each row that has no figures, or whose figures are to be doubted, why."""
-    notes = []
-    for answer in answers:
-        if answer.failed:
-            earlier = f" Its figures of {answer.date:%Y-%m-%d} stay in its file." if answer.date else ""
-            text = f"{answer.failed.removeprefix(f'{NOT_YET}: ').rstrip('.')}.{earlier}"
-            notes.append(
-                Note(f"{answer.target} {_state(answer)}", text, "failed" if _state(answer) == "failed" else "other")
-            )
-        else:
-            titled = ((f"{one.precision} on {answer.target}", one) for one in answer.precisions if one.why)
-            notes += [
-                Note(f"{title}, {one.verdict}", one.why, "failed" if one.verdict == "failed" else "other")
-                for title, one in titled
-            ]
-    return tuple(notes)
 
 
 def _state(answer: Answer) -> str:
@@ -121,7 +95,21 @@ def _ends(one: Measured) -> tuple[Speed, Speed]:
     return least, max(one.speeds, key=lambda speed: speed.images_per_second)
 
 
-def choices(best: Sequence[Offer]) -> Table:
+def _reasons(answers: Sequence[Answer]) -> list[Note]:
+    """Say of each row that has no figures, or whose figures are to be doubted, why."""
+    notes = []
+    for answer in answers:
+        if answer.failed:
+            earlier = f" Its figures of {answer.date:%Y-%m-%d} stay in its file." if answer.date else ""
+            text = f"{answer.failed.removeprefix(f'{NOT_YET}: ').rstrip('.')}.{earlier}"
+            notes.append((f"{answer.target} {_state(answer)}", text, _state(answer)))
+        else:
+            titled = ((f"{one.precision} on {answer.target}, {one.verdict}", one) for one in answer.precisions)
+            notes += [(title, one.why, one.verdict) for title, one in titled if one.why]
+    return [Note(title, text, "failed" if state == "failed" else "other") for title, text, state in notes]
+
+
+def _choices(fleet: Fleet, answers: Sequence[Answer]) -> Table:
     rows = [
         [
             one.title,
@@ -130,12 +118,13 @@ def choices(best: Sequence[Offer]) -> Table:
             f"{one.speed.images_per_second:,.0f}",
             NOT_TOLD if one.cost is None else f"{one.cost:.3g}",
         ]
-        for one in best
+        for one in frontier(offers_of(answers, fleet))
     ]
-    return table("What no other beats in both", CHOICES, rows)
+    columns = ("take", "how", "within ms", "images per second", "cost of a million")
+    return table("What no other beats in both", columns, rows)
 
 
-def machines(fleet: Fleet, answers: Sequence[Answer]) -> Table:
+def _machines(fleet: Fleet, answers: Sequence[Answer]) -> Table:
     """Say what each target is. Where it answered about several models, the last answer counts."""
     latest = {one.target: one for one in sorted(answers, key=lambda one: str(one.date)) if one.machine and one.date}
     rows = []
@@ -149,41 +138,30 @@ def machines(fleet: Fleet, answers: Sequence[Answer]) -> Table:
     return table("The targets", ("target", "node", "device", "runtime", "answered", "revision", "price per hour"), rows)
 
 
-def _pictures(key: str, fleet: Fleet, answers: Sequence[Answer]) -> tuple[Figure, ...]:
-    entries = [(answer, one) for answer in answers if not answer.failed for one in answer.precisions if one.speeds]
-    if not entries:
-        return ()
-    latencies, rates, costs, joules = [], [], [], []
-    for answer, one in entries:
-        title, look = f"{one.precision} {answer.target}", "plain" if one.verdict == PASSED else "hollow"
-        first, best = _ends(one)
-        ends = (Mark("range", first.p50, first.p99),) if first.p99 is not None else ()
-        latencies.append((Row(title, (*ends, dot(first.p50)), f"{short(first.p50)} ms", look), first.p99 or first.p50))
-        rate = best.images_per_second
-        rates.append((Row(title, (bar(rate),), f"{rate:,.0f}", look), rate))
-        if (cost := cost_of(rate, _price(fleet, answer.target))) is not None:
-            costs.append((Row(title, (bar(cost),), short(cost), look), cost))
-        if one.energy and one.energy.joules is not None:
-            joules.append((Row(title, (bar(one.energy.joules),), short(one.energy.joules), look), one.energy.joules))
+def _pictures(key: str, fleet: Fleet, answers: Sequence[Answer]) -> list[Figure]:
+    latencies, rates, costs, energies = [], [], [], []
+    for answer in answers:
+        for one in answer.precisions if not answer.failed else ():
+            if not one.speeds:
+                continue
+            title, look = f"{one.precision} {answer.target}", "plain" if one.verdict == PASSED else "hollow"
+            first, best = _ends(one)
+            line = (Mark("range", first.p50, first.p99),) if first.p99 is not None else ()
+            latencies.append(Row(title, (*line, dot(first.p50)), f"{short(first.p50)} ms", look))
+            rate = best.images_per_second
+            rates.append(Row(title, (bar(rate),), f"{rate:,.0f}", look))
+            if (cost := cost_of(rate, fleet.price(answer.target))) is not None:
+                costs.append(Row(title, (bar(cost),), short(cost), look))
+            if one.energy and one.energy.joules is not None:
+                energies.append(Row(title, (bar(one.energy.joules),), short(one.energy.joules), look))
     drawn = {
         "Latency at the least batch: median, and p99 at the end of the line": ("latency", latencies, "ms"),
         "Images per second, at most": ("rate", rates, "images per second"),
         "Cost of a million images": ("cost", costs, "cost"),
-        "Energy": ("energy", joules, "joules per image"),
+        "Energy": ("energy", energies, "joules per image"),
     }
-    return tuple(
-        Figure(title, draw_rows(f"{key}-{name}", title, [row for row, _ in rows], from_zero(v for _, v in rows), unit))
+    return [
+        Figure(title, draw_rows(f"{key}-{name}", title, rows, unit))
         for title, (name, rows, unit) in drawn.items()
         if rows
-    )
-
-
-def _price(fleet: Fleet, target: str) -> float | None:
-    return next((one.price_per_hour for one in fleet.targets if one.name == target), None)
-
-
-def as_text(title: str, fleet: Fleet, answers: Sequence[Answer]) -> str:
-    """Write the table of a model for a terminal; reasons follow below it."""
-    rows = [[cell.text for cell in row] for row in all_rows(fleet, answers).rows]
-    written = tabulate(rows, COLUMNS, disable_numparse=True)
-    return "\n".join([title, written, *(f"{note.title}: {note.text}" for note in reasons(answers))])
+    ]

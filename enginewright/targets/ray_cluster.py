@@ -11,7 +11,6 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ClusterParams
 from enginewright.core.spread import AnyPart, Result, Work
-from enginewright.core.text import in_one_line
+from enginewright.core.text import counted, in_one_line
 from enginewright.targets.ray_task import Job, do_part, file_fields, forget, this_node
 
 AHEAD = 2  # parts for each place of the cluster that are sent out before the first result is taken
@@ -112,10 +111,13 @@ class RayCluster:
         self._looked = float("-inf")  # a machine may just have come
         if self.nodes(gpus):
             return
-        asked, cores = self._params.resource, self._params.cores
-        what = f"{cores} core{'s' * (cores > 1)}" + (f" and the resource '{asked}'" if asked else "")
+        asked, there = self._params.resource, []
+        what = counted(self._params.cores, "core") + (f" and the resource '{asked}'" if asked else "")
         what += " and a GPU" if gpus else ""
-        there = [self._described(node) for node in self.alive()]
+        of_ray = ("node:", "memory", "object_store_memory", "accelerator_type:")
+        for node in self.alive():
+            named = [f"{name} {held:g}" for name, held in node["Resources"].items() if not name.startswith(of_ray)]
+            there.append(f"{node['NodeManagerAddress']} with {', '.join(named) or 'nothing'}")
         raise EnginewrightError(f"cluster: no node has {what}; there are {'; '.join(there)}")
 
     def do(self, work: Work[AnyPart, Result], parts: Iterable[AnyPart]) -> Iterator[Result]:
@@ -125,11 +127,11 @@ class RayCluster:
             yield from self._do(self._job(work), parts)
 
     def _do(self, job: Job, parts: Iterable[AnyPart]) -> Iterator[Any]:
-        asked, gpus = {self._params.resource: 0.001} if self._params.resource else {}, job.work.gpus
+        gpus, resource = job.work.gpus, self._params.resource
         task = self._ray.remote(do_part).options(
             num_cpus=self._params.cores,
             num_gpus=gpus,
-            resources=asked,
+            resources={resource: 0.001} if resource else {},
             scheduling_strategy="SPREAD",
             max_retries=RETRIES,
         )
@@ -170,11 +172,9 @@ class RayCluster:
 
     def places(self, gpus: int = 0) -> int:
         """Return how many parts can be done at a time. Machines may come and go."""
-        wanted = {"CPU": self._params.cores} | ({"GPU": gpus} if gpus else {})
-        each = [
-            min(int(node["Resources"][name]) // count for name, count in wanted.items()) for node in self.nodes(gpus)
-        ]
-        return max(1, sum(each))
+        of_part = {"CPU": self._params.cores} | ({"GPU": gpus} if gpus else {})
+        held = (node["Resources"] for node in self.nodes(gpus))
+        return max(1, sum(min(int(each[name]) // count for name, count in of_part.items()) for each in held))
 
     def alive(self) -> list[dict[str, Any]]:
         """Return the nodes as Ray knew them at most some seconds ago. Asked without its head, it ends this process."""
@@ -211,30 +211,18 @@ class RayCluster:
         able = [node for node in self.alive() if all(node["Resources"].get(name, 0) >= least[name] for name in least)]
         return [node for node in able if asked is None or asked in node["Resources"]]
 
-    def _described(self, node: dict[str, Any]) -> str:
-        of_ray = ("node:", "memory", "object_store_memory", "accelerator_type:")
-        named = {name: amount for name, amount in node["Resources"].items() if not name.startswith(of_ray)}
-        return f"{node['NodeManagerAddress']} with " + (
-            ", ".join(f"{name} {value:g}" for name, value in named.items()) or "nothing"
-        )
-
     def _job(self, work: Work[Any, Any]) -> Job:
-        files = [
-            (f"{name}/{path.name}" + (f"/{file.relative_to(path).as_posix()}" if file != path else ""), file)
-            for name, path in file_fields(work).items()
-            for file in ([path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file()))
-        ]
+        files = {f"code/{place}": file for place, file in work.code.items()}
+        for name, path in file_fields(work).items():
+            for file in [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file()):
+                files[f"{name}/{file.relative_to(path.parent).as_posix()}"] = file
         return Job(
             name=uuid.uuid4().hex,
             work=work,
-            files=[(place, self._put(file)) for place, file in files],
-            code=[(place, self._put(file)) for place, file in work.code.items()],
+            files={place: self._ray.put(np.fromfile(file, np.uint8)) for place, file in files.items()},
             node=this_node(),
             threads=self._params.cores,
         )
-
-    def _put(self, file: Path) -> Any:
-        return self._ray.put(np.fromfile(file, np.uint8))
 
     def _result(self, reference: Any) -> Any:
         while not self._ray.wait([reference], timeout=SECONDS_BETWEEN_LOOKS)[0]:
@@ -265,8 +253,9 @@ class RayCluster:
                 ) from None
             if isinstance(error, errors.RayTaskError):
                 raise
+            first_line = (str(error).strip().splitlines() or ["no reason is given"])[0]
             raise EnginewrightError(
-                f"cluster: a part was lost {RETRIES} times ({type(error).__name__}: {_first_line(error)}); nothing "
+                f"cluster: a part was lost {RETRIES} times ({type(error).__name__}: {first_line}); nothing "
                 "half-written was kept. Look at the nodes with `ray status`, and run `dvc repro` again"
             ) from None
 
@@ -279,7 +268,3 @@ class RayCluster:
             for node in self.nodes()
         ]
         self._ray.wait(cleaning, num_returns=len(cleaning), timeout=SECONDS_TO_CLEAN)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no reason is given"])[0]

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -42,10 +42,10 @@ def this_node() -> dict[str, str]:
     return found | {"the processor": _processor()}
 
 
-def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
+def differences(asking: Mapping[str, str], found: Mapping[str, str]) -> str:
     """Name what is not the same on two machines, or return nothing. A version of Enginewright is known by its code."""
-    names = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
-    return ", ".join(f"{name} ({found.get(name, 'none')}, here {wanted.get(name, 'none')})" for name in names)
+    names = [name for name in {**asking, **found} if asking.get(name) != found.get(name)]
+    return ", ".join(f"{name} ({found.get(name, 'none')}, here {asking.get(name, 'none')})" for name in names)
 
 
 def _digest_of_code() -> str:
@@ -73,12 +73,11 @@ SECONDS_UNUSED = 24 * 3600.0  # no part of a job takes so long
 
 @dataclass(frozen=True)
 class Job:
-    """Some work, with references to the content of its files, by their places in the job's folder."""
+    """Some work, with references to the content of its files and code, by their places in the job's folder."""
 
     name: str
     work: Work[Any, Any]
-    files: Sequence[tuple[str, Any]]
-    code: Sequence[tuple[str, Any]]
+    files: Mapping[str, Any]
     node: Mapping[str, str]
     threads: int
 
@@ -100,7 +99,7 @@ class _Opened:
             self._stack.close()
             self._stack = ExitStack()
             _lay_out(job, fetch)
-            if job.code:
+            if job.work.code:
                 sys.path.insert(0, str(job.folder / "code"))
             here: dict[str, Any] = {name: job.folder / name / path.name for name, path in file_fields(job.work).items()}
             self._do = self._stack.enter_context(replace(job.work, **here).open(threads=job.threads))
@@ -153,7 +152,7 @@ def _lay_out(job: Job, fetch: Callable[[Any], Any]) -> None:
             return
         remove_lost_jobs()
         with new_folder(job.folder) as unfinished:
-            for place, content in [*job.files, *((f"code/{place}", content) for place, content in job.code)]:
+            for place, content in job.files.items():
                 path = unfinished / place
                 path.parent.mkdir(parents=True, exist_ok=True)
                 np.asarray(fetch(content)).tofile(path)

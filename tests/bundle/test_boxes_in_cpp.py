@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.detectors import outputs_of
 
-from enginewright.bundle.triton import render
+from enginewright.bundle.facts import render
 from enginewright.core.params.model import BoxesParams
 from enginewright.tasks.boxes import DISTINCT, PAIRS, find_boxes
 from enginewright.tasks.detection import Detection

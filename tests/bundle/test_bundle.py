@@ -30,21 +30,16 @@ from support.project import build_project, judge, make_project
 from support.texts import write_tokenizer
 from support.warm_python import warm_python
 
+from enginewright.bundle import facts as pages
 from enginewright.bundle import sbom as licences
-from enginewright.bundle import triton as pages
 from enginewright.bundle import write
+from enginewright.bundle.facts import render
 from enginewright.bundle.gate import require_passed
-from enginewright.bundle.triton import (
-    REPLACED,
-    configuration,
-    preprocessing_for_bundle,
-    render,
-    replayed_sizes,
-    standalone_preprocessing,
-)
-from enginewright.bundle.write import fill, write_bundle
+from enginewright.bundle.triton import configuration, replayed_sizes
+from enginewright.bundle.write import fill, settings_for_bundle, write_bundle
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
+from enginewright.core.params.all import Params
 from enginewright.core.params.build import Axis, Profile, Range
 from enginewright.core.params.samples import Preprocessing, TextPreprocessing
 from enginewright.data.preprocessing import prepare
@@ -61,14 +56,15 @@ import sys
 from pathlib import Path
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.machine import target_of
 onnx, build, manifest, folder, described, *tokenizer = sys.argv[1:]
 machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)
 Path(described).write_text(machine.model_dump_json())
-build_engine("fp32", Path(onnx), target_of(machine, build.tensorrt), build, Manifest.model_validate_json(manifest),
-             Path(folder), tokenizer=Path(tokenizer[0]) if tokenizer else None)
+graph = DescribedGraph("fp32", Path(onnx), Manifest.model_validate_json(manifest),
+                       tokenizer=Path(tokenizer[0]) if tokenizer else None)
+build_engine(graph, target_of(machine, build.tensorrt), build, Path(folder))
 """
 
 
@@ -449,12 +445,9 @@ def test_the_examples_are_short_and_clean(any_bundle):
     assert done.returncode == 0, done.stdout
 
 
-def test_the_preprocessing_is_the_code_of_validation():
-    ours, theirs = (ROOT / "enginewright/data/preprocessing.py").read_text(), standalone_preprocessing()
-    for line, plain in REPLACED.items():
-        ours = ours.replace(line, plain)
-    assert theirs == ours
-    assert "from enginewright" not in theirs
+def test_the_preprocessing_is_the_code_of_validation(openvino_bundle):
+    ours = (ROOT / "enginewright/data/preprocessing.py").read_text()
+    assert (openvino_bundle / "preprocessing.py").read_text() == ours
 
 
 @pytest.mark.parametrize(
@@ -469,12 +462,13 @@ def test_the_preprocessing_is_the_code_of_validation():
 )
 def test_whatever_the_preprocessing_the_bundle_feeds_the_same_tensor(photos, preprocessing, tmp_path, change):
     how = Preprocessing.model_validate(preprocessing.model_dump() | change)
-    (tmp_path / "preprocessing.py").write_text(standalone_preprocessing())
-    (tmp_path / "preprocessing.json").write_text(preprocessing_for_bundle(how))
+    shutil.copy(ROOT / "enginewright/data/preprocessing.py", tmp_path)
+    (tmp_path / "preprocessing.json").write_text(settings_for_bundle(how))
     images = sorted(photos.rglob("*.png"))
     program = (
-        "import json, sys, numpy; from pathlib import Path; from preprocessing import Preprocessing, prepare\n"
-        "how = Preprocessing(**json.loads(Path('preprocessing.json').read_text()))\n"
+        "import json, sys, numpy; from pathlib import Path; from preprocessing import prepare\n"
+        "from types import SimpleNamespace\n"
+        "how = SimpleNamespace(**json.loads(Path('preprocessing.json').read_text()))\n"
         "numpy.save('fed.npy', numpy.stack([prepare(Path(image), how) for image in sys.argv[1:]]))"
     )
     command = [warm_python() / "python3", "-c", program, *map(str, images)]
@@ -865,9 +859,9 @@ def test_two_bundles_at_once_wait_for_each_other(project, monkeypatch):
     monkeypatch.chdir(project)
     monkeypatch.setattr(write, "fill", lambda *given: (time.sleep(0.1), fill(*given)))
     with ThreadPoolExecutor() as both:
-        places = (Path("artifacts"), Path("reports"))
+        passed = require_passed("fp32", Path("artifacts"), Path("reports"))
         assert (
-            list(both.map(lambda _: write_bundle("fp32", Path("both"), *places), range(2))) == [(Path("both"), ())] * 2
+            list(both.map(lambda _: write_bundle(passed, Params.read(), Path("both")), range(2))) == [Path("both")] * 2
         )
 
 
@@ -883,7 +877,7 @@ def test_an_engine_that_changes_while_it_is_packed_is_refused(project, monkeypat
     if name == "engine.json":  # whole, but another one
         monkeypatch.setattr(write, "read_engine", lambda folder: None)
     with pytest.raises(EnginewrightError, match="was changed while it was packed, as by `dvc repro`: pack it again"):
-        write_bundle("fp32", None, Path("artifacts"), Path("reports"))
+        write_bundle(require_passed("fp32", Path("artifacts"), Path("reports")), Params.read(), None)
     assert not list(project.glob("bundles/*"))
 
 

@@ -23,7 +23,7 @@ from enginewright.core.params.build import Axis, Profile, Range
 from enginewright.core.params.model import BoxesParams
 from enginewright.core.params.samples import Preprocessing, TextPreprocessing
 from enginewright.data.sample_set import MANIFEST, Manifest, PreparedTexts, Sample, input_file
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
@@ -116,7 +116,7 @@ def made(kind, runtime, build, tmp_path, request):
     build = build.model_copy(update={"profile": Profile(batch=BATCH, **PROFILES.get(kind, {}))})
     machine, engine = describe_machine(runtime), tmp_path / "engine"
     more = {"boxes": BoxesParams(form="yolov8", score=0.3)} if kind == "boxes" else {"tokenizer": tokenizer}
-    build_engine("fp32", path, target_of(machine, build.tensorrt), build, manifest, engine, **more)
+    build_engine(DescribedGraph("fp32", path, manifest, **more), target_of(machine, build.tensorrt), build, engine)
     root = make_project(tmp_path / "project", engine, path, machine)
     folder = root / "artifacts/samples/validation"
     folder.mkdir(parents=True)

@@ -11,7 +11,7 @@ import pytest
 from support.command import enginewright
 from support.project import make_project
 
-from enginewright.bundle.signature import Signer
+from enginewright.bundle.write import read_key
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_said(signed, keys, tmp_path, harm, key, said):
 )
 def test_a_key_that_cannot_sign_is_refused(keys, name, said):
     with pytest.raises(EnginewrightError, match=said):
-        Signer(keys / name)
+        read_key(keys / name)
 
 
 def test_the_list_of_parts_has_the_model_with_its_hashes_and_each_package_in_its_version(signed):

@@ -4,41 +4,21 @@ import shutil
 
 import pytest
 from support.paths import ROOT
+from support.searches import search_of, step_of
 
 from enginewright.cli.commands.keep import RESCUED, SEARCHED, freeze_search
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.precision.rescue.records import RESCUE, Rescue
-from enginewright.precision.search.records import Search, SearchedLayer, Step
+from enginewright.precision.search.records import Search
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
-    step = Step(
-        spared=2,
-        work=0.2,
-        cosine=1,
-        relative_error=0,
-        agreement=None,
-        metric_drop=None,
-        looked_at=1,
-        changed={},
-        used=0.5,
-    )
-    names = ("conv", "blocks.1/add", "head")
-    layers = tuple(SearchedLayer(name=name, op_type="Conv", work=0.1, loss=0.1) for name in names)
-    found = Search(
-        precision="int8",
-        calibration="",
-        model="",
-        rescue="",
-        layers=layers,
-        samples=(8, 16, 32),
-        path=(step,),
-        spared=names[:2],
-    )
+    losses = dict.fromkeys(("conv", "blocks.1/add", "head"), 0.1)
+    found = search_of(losses, 0.1, [step_of(2, 0.5, 0.2)], ("conv", "blocks.1/add"))
     SEARCHED.mkdir(parents=True)
     found.write(SEARCHED / "int8.json")
     write_rescue()

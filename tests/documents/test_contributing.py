@@ -53,7 +53,7 @@ from pathlib import Path
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import InferenceParams
 from enginewright.data.sample_set import Manifest
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.engine.this_machine import describe_machine
@@ -64,7 +64,7 @@ about = {"task": "classification", "source": "x", "inputs": ("input",), "preproc
 manifest = Manifest(**about, class_names=(), samples=())
 inference = InferenceParams(threads=0, cuda_graph=False)
 folder = Path("engine")
-record = build_engine("fp32", onnx, target_of(machine, build.tensorrt), build, manifest, folder)
+record = build_engine(DescribedGraph("fp32", onnx, manifest), target_of(machine, build.tensorrt), build, folder)
 assert record.share_as_asked == 1
 feeds = {"input": np.random.default_rng(0).normal(size=(4, 3, 8, 8)).astype(np.float32)}
 wanted = run_graph(open_as_written(onnx), feeds)["logits"]

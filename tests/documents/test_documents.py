@@ -34,7 +34,7 @@ from enginewright.cli.recipes import apply_recipe
 from enginewright.core.params.all import Params, all_defaults, flat
 from enginewright.data.preprocessing import prepare
 from enginewright.data.sample_set import Manifest
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 
 PARAMS = VALID
@@ -199,7 +199,7 @@ def test_parameters_in_the_text_exist(document, name):
 @pytest.fixture(scope="module")
 def engine(tiny_onnx, machine, build, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines") / "int8"
-    build_engine("int8", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
+    build_engine(DescribedGraph("int8", tiny_onnx, manifest), target_of(machine, build.tensorrt), build, folder)
     return folder
 
 
@@ -283,7 +283,7 @@ def digits(machine, build, preprocessing, tmp_path_factory):
         samples=(),
     )
     engine = folder / "artifacts/engines/int8"
-    build_engine("int8", folder / "onnx", target_of(machine, build.tensorrt), build, manifest, engine)
+    build_engine(DescribedGraph("int8", folder / "onnx", manifest), target_of(machine, build.tensorrt), build, engine)
     return folder
 
 

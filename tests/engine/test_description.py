@@ -8,7 +8,7 @@ import pytest
 from support.command import ROOT, enginewright
 
 from enginewright.core.files import sha256
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.description import describe_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
@@ -20,7 +20,7 @@ RTX_HAS_A_WHEEL = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 @pytest.fixture(scope="module")
 def openvino(tiny_onnx, machine, build, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines") / "fp32"
-    build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
+    build_engine(DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, build.tensorrt), build, folder)
     return folder
 
 
@@ -30,7 +30,10 @@ def rtx(tiny_onnx, build, manifest, tmp_path_factory):
         pytest.skip("there is no wheel of TensorRT for RTX but for Linux on x86_64")
     folder = tmp_path_factory.mktemp("engines") / "fp32"
     build_engine(
-        "fp32", tiny_onnx, target_of(describe_machine("tensorrt_rtx"), build.tensorrt), build, manifest, folder
+        DescribedGraph("fp32", tiny_onnx, manifest),
+        target_of(describe_machine("tensorrt_rtx"), build.tensorrt),
+        build,
+        folder,
     )
     return folder
 

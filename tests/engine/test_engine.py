@@ -2,6 +2,7 @@ import inspect
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ from support.errors import error_of
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord, read_engine, require_made_of
@@ -253,7 +254,10 @@ def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_pa
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "model.onnx")
     with pytest.raises(EnginewrightError, match=r" cannot compile .*model\.onnx: ."):
         build_engine(
-            "fp32", tmp_path / "model.onnx", target_of(machine, build.tensorrt), build, manifest, tmp_path / "out"
+            DescribedGraph("fp32", tmp_path / "model.onnx", manifest),
+            target_of(machine, build.tensorrt),
+            build,
+            tmp_path / "out",
         )
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
@@ -269,12 +273,12 @@ def test_a_graph_that_fails_on_zeros_is_built_with_a_sample(tmp_path, machine, b
     graph.initializer.append(onnx.numpy_helper.from_array(np.int64(10), "before"))
     opset = [helper.make_opsetid("", 20)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "model.onnx")
-    given, target = (tmp_path / "model.onnx", target_of(machine, build.tensorrt)), tmp_path / "built"
+    graph, target = DescribedGraph("fp32", tmp_path / "model.onnx", manifest), target_of(machine, build.tensorrt)
     example = {"input": np.full((build.profile.batch.min, 3), 10, np.float32)}
-    build_engine("fp32", *given, build, manifest, target, example=example)
+    build_engine(replace(graph, example=example), target, build, tmp_path / "built")
     if machine.runtime == "onnxruntime":  # which runs the graph to list its layers
         with pytest.raises(EnginewrightError, match=r"cannot compile .*model\.onnx: .*out of data bounds"):
-            build_engine("fp32", *given, build, manifest, tmp_path / "refused")
+            build_engine(graph, target, build, tmp_path / "refused")
 
 
 def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_onnx, tmp_path):
@@ -288,7 +292,7 @@ def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_o
 
 def built_engine(onnx_file, build, machine, manifest, inference, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines") / "fp32"
-    build_engine("fp32", onnx_file, target_of(machine, build.tensorrt), build, manifest, folder)
+    build_engine(DescribedGraph("fp32", onnx_file, manifest), target_of(machine, build.tensorrt), build, folder)
     return open_engine(folder, machine, inference)
 
 

@@ -13,7 +13,7 @@ from support.plugins import plugin_library
 from support.warm_python import warm_python
 
 from enginewright.core.params.precisions import Keep
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.this_machine import describe_machine
@@ -39,7 +39,7 @@ def built_by(onnx_of, build, manifest, tmp_path):
         chosen = build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update=options)})
         machine, folder = describe_machine(runtime), tmp_path / precision
         target = target_of(machine, chosen.tensorrt)
-        record = build_engine(precision, onnx_of[precision], target, chosen, manifest, folder)
+        record = build_engine(DescribedGraph(precision, onnx_of[precision], manifest), target, chosen, folder)
         write_comparison(record, onnx_of[precision], FEEDS, folder)
         return folder
 
@@ -93,7 +93,7 @@ def test_there_is_no_script_where_polygraphy_has_no_such_runtime(built_by):
 def test_without_polygraphy_on_the_path(built, onnx_of, tmp_path, in_python):
     """pip may install it where the PATH does not lead."""
     record = EngineRecord.read(built / "engine.json")
-    (tmp_path / "polygraphy.sh").write_text(comparison_script(record, onnx_of["fp32"], "model.onnx"))
+    (tmp_path / "polygraphy.sh").write_text(comparison_script(record, onnx_of["fp32"], tmp_path))
     for tool in ("dirname", "mktemp", "rm"):
         (tmp_path / tool).symlink_to(Path(shutil.which(tool)))
     (tmp_path / "python3").write_text(f"#!{shutil.which('bash')}\n{'echo $*' if in_python else 'exit 1'}\n")

@@ -7,6 +7,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.engine import this_machine
 from enginewright.engine.runtimes import load_runtime, onnxruntime
 from enginewright.engine.runtimes.tensorrt import TensorRT
+from enginewright.engine.runtimes.tensorrt_library import Library
 from enginewright.engine.this_machine import Hardware, describe_machine, find_cpu
 
 GPU = Hardware("NVIDIA H200", "9.0", "580.159", "13.0")
@@ -128,7 +129,7 @@ def test_a_runtime_that_is_not_installed_says_how_to_install_it(monkeypatch, wit
 def test_tensorrt_that_is_too_old_names_the_oldest_it_is_written_for(monkeypatch, name, version, oldest):
     library = SimpleNamespace(__version__=version)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: library)
-    monkeypatch.setattr(TensorRT, "_trt", lambda self: library)
+    monkeypatch.setattr(Library, "trt", library)
     assert (
         f" {version} is too old, Enginewright is written for {oldest} and newer: pip install"
         in load_runtime(name).missing()

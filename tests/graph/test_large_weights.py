@@ -12,7 +12,7 @@ from support.quantized import KEEP_NOTHING
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
@@ -172,7 +172,7 @@ def test_a_graph_is_simplified_from_file_to_file(samples, here, lowered):
 def test_an_engine_is_built_of_it(runtime, large_onnx, samples, build, inference, images, tmp_path):
     machine = describe_machine(runtime)
     target = target_of(machine, build.tensorrt)
-    record = build_engine("fp32", large_onnx, target, build, samples.manifest, tmp_path / "built")
+    record = build_engine(DescribedGraph("fp32", large_onnx, samples.manifest), target, build, tmp_path / "built")
     assert record.onnx_sha256 == graph_sha256(large_onnx)
     with open_engine(tmp_path / "built", machine, inference) as engine:
         assert np.allclose(engine.run({"input": images})["logits"], outputs(large_onnx, images), atol=1e-4)

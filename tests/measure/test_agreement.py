@@ -7,7 +7,6 @@ from support.results import accuracy, agreed
 
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data import errors as data_errors
-from enginewright.measure.accuracy_records import Errors
 from enginewright.measure.agreement import (
     SHARES,
     agreement_of,
@@ -17,6 +16,7 @@ from enginewright.measure.agreement import (
     origin_of_loss,
     spread,
 )
+from enginewright.measure.records import Errors
 from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.99, relative_error=0.05, agreement=0.95, metric_drop=0.01)

@@ -10,7 +10,7 @@ from enginewright.core.params.build import Axis, Profile, Range
 from enginewright.core.params.measuring import BenchmarkParams
 from enginewright.measure import benchmark
 from enginewright.measure.benchmark import race_contenders, race_over_sizes, raw_rows, summarize, with_tuned_batches
-from enginewright.measure.speed_records import Contention, baseline_title
+from enginewright.measure.records import Contention, baseline_title
 from enginewright.measure.timing import Call, Round, Timings, WarmUp, contention_problems
 
 PARAMS = BenchmarkParams(batches=(8, 4), seconds=0.01, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)

@@ -5,7 +5,6 @@ import pytest
 from support.results import accuracy, agreed
 
 from enginewright.core.params.precisions import Thresholds
-from enginewright.measure.accuracy_records import Interval
 from enginewright.measure.intervals import (
     MOST_SAMPLES,
     agreement_at,
@@ -15,6 +14,7 @@ from enginewright.measure.intervals import (
     share,
     unsure_thresholds,
 )
+from enginewright.measure.records import Interval
 from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0, relative_error=1, agreement=0.995, metric_drop=0.005)

@@ -4,8 +4,7 @@ import pytest
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.gpu.nvml import GpuConditions
 from enginewright.measure.changes import Outcome, conclusion
-from enginewright.measure.comparison import compare_runs
-from enginewright.measure.speed_change import AS_OPENED, BETWEEN_RUNS
+from enginewright.measure.comparison import AS_OPENED, BETWEEN_RUNS, compare_runs
 
 
 def outcomes(changes):

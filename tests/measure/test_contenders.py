@@ -92,6 +92,19 @@ def test_each_of_many_batch_sizes_is_compiled():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 10
 
 
+def test_pytorch_still_leaves_the_ninth_shape_of_a_code_object_uncompiled():
+    """If this fails, contenders need no code object of their own."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+    def run(given):
+        return given.flatten(1)
+
+    for batch in range(1, 11):
+        torch.compile(run, dynamic=False)(torch.zeros(batch, 3, 2))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 8
+
+
 @pytest.mark.parametrize("baseline", ["eager+bf16", "compile+bf16"])
 def test_a_model_that_fails_in_another_type_is_an_error_with_the_users_line(baseline):
     class FloatConstant(nn.Module):

@@ -8,14 +8,13 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 from enginewright.measure import race as engine_race
 from enginewright.measure import race as race_in_laps
 from enginewright.measure.changes import TOGETHER, Outcome, conclusion
-from enginewright.measure.comparison import compare_runs, judge_race
+from enginewright.measure.comparison import SpeedChange, combine, compare_runs, deviations_allowed, judge_race
 from enginewright.measure.race import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_folders, race_sides
-from enginewright.measure.speed_change import SpeedChange, combine, deviations_allowed
 from enginewright.measure.timing import Call, Round, Timings
 
 
@@ -147,7 +146,7 @@ def test_real_engines_are_raced(built, tiny_onnx, machine, build, manifest, samp
     """Another setting of TF32 makes another file from the same graph."""
     other = build.model_copy(update={"tf32": False})
     folder = tmp_path / "fp32"
-    build_engine("fp32", tiny_onnx, target_of(machine, other.tensorrt), other, manifest, folder)
+    build_engine(DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, other.tensorrt), other, folder)
     found = race_folders(built, folder, samples, all_params)
     if len(found) == 1:
         pytest.fail("the two builds are the same file, so nothing was raced")
@@ -167,7 +166,7 @@ def test_engines_with_different_tensors_are_not_raced(
 ):
     two = manifest.model_copy(update={"inputs": ("image", "numbers"), "preprocessing": None})
     folder = tmp_path / "pair"
-    build_engine("fp32", pair_onnx, target_of(machine, pair_build.tensorrt), pair_build, two, folder)
+    build_engine(DescribedGraph("fp32", pair_onnx, two), target_of(machine, pair_build.tensorrt), pair_build, folder)
     with pytest.raises(EnginewrightError, match="fp32: the two engines take or give other tensors"):
         race_folders(built, folder, samples, all_params)
 

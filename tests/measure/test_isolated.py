@@ -8,9 +8,9 @@ import pytest
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.measuring import BenchmarkParams
 from enginewright.engine.machine import Moments
-from enginewright.measure import isolated as module
-from enginewright.measure.isolated import measure_engine_isolated
-from enginewright.measure.speed_records import Isolated, PeakMemory
+from enginewright.measure import benchmark as module
+from enginewright.measure.benchmark import measure_engine_isolated
+from enginewright.measure.records import Isolated, PeakMemory
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_on_a_cpu_only_the_memory_is_measured(built, machine_file, samples, infe
 
 
 def test_an_engines_process_does_not_import_pytorch():
-    program = "import enginewright.measure.isolated, sys; sys.exit('torch' in sys.modules)"
+    program = "import enginewright.measure.benchmark, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 

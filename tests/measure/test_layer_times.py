@@ -8,10 +8,9 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord, Layer
-from enginewright.engine.runtimes import load_runtime
-from enginewright.engine.runtimes.layer_times import median_times
+from enginewright.engine.runtimes import load_runtime, median_times
 from enginewright.engine.this_machine import describe_machine
-from enginewright.measure.speed_records import CALLS, trace_engine
+from enginewright.measure.benchmark import TRACED_CALLS, trace_engine
 
 
 @pytest.fixture(scope="module", params=["openvino", "onnxruntime"])
@@ -63,10 +62,10 @@ def test_real_samples_are_traced_at_the_batch_that_the_engine_is_tuned_for(
 ):
     trace = trace_engine(built, machine, inference, samples)
     ((folder, blueprint, how, feeds, calls),) = trace_calls
-    assert (folder, blueprint.build, how, calls) == (built, build, inference, CALLS)
+    assert (folder, blueprint.build, how, calls) == (built, build, inference, TRACED_CALLS)
     assert blueprint.interface == EngineRecord.read(built / "engine.json").interface
     assert np.array_equal(feeds["input"], samples.cycled(4)["input"])
-    assert (trace.precision, trace.batch, trace.calls) == ("fp32", 4, CALLS)
+    assert (trace.precision, trace.batch, trace.calls) == ("fp32", 4, TRACED_CALLS)
 
 
 def test_a_runtime_without_times_leaves_an_empty_trace(built, machine, inference, samples, monkeypatch):

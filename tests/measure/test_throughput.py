@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from enginewright.core.params.measuring import BenchmarkParams
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
@@ -69,7 +69,9 @@ def test_an_engine_answers_several_requests_at_once(
     tiny_onnx, machine, build, manifest, samples, inference, tmp_path, runtime
 ):
     here = machine if runtime == machine.runtime else describe_machine(runtime)
-    build_engine("fp32", tiny_onnx, target_of(here, build.tensorrt), build, manifest, tmp_path / "engine")
+    build_engine(
+        DescribedGraph("fp32", tiny_onnx, manifest), target_of(here, build.tensorrt), build, tmp_path / "engine"
+    )
     params = BenchmarkParams(
         batches=(2, 8), seconds=0.1, baselines=("eager",), requests=(1, 2, 3), confidence=0.95, seed=0
     )
@@ -83,7 +85,9 @@ def test_an_engine_answers_several_requests_at_once(
 def test_each_of_several_requests_gets_the_answer_to_its_own_input(
     tiny_onnx, machine, build, manifest, inference, tmp_path
 ):
-    build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "engine")
+    build_engine(
+        DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, build.tensorrt), build, tmp_path / "engine"
+    )
     engines = open_engines(tmp_path / "engine", machine, inference, 3)
     rng = np.random.default_rng(0)
     inputs = [rng.normal(0, 1, (4, 3, 8, 8)).astype(np.float32) for _ in engines]

@@ -8,7 +8,7 @@ import pytest
 
 from enginewright.core import progress
 from enginewright.measure import timing
-from enginewright.measure.speed_records import WARM_UP_AGREEMENT
+from enginewright.measure.records import WARM_UP_AGREEMENT
 from enginewright.measure.timing import (
     FEWEST_ROUNDS,
     MOST_ROUNDS,

@@ -8,13 +8,13 @@ from enginewright.core.params.build import Profile, Range
 from enginewright.core.params.measuring import ValidationParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
-from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.as_written import open_as_written, run_as_written, run_graph
 from enginewright.measure.agreement import answers_by_chance, metric_of
 from enginewright.measure.examples import EXAMPLES, Examples, write_examples
-from enginewright.measure.validate import Wanted, check_spot, spot_batches, validate_engine
+from enginewright.measure.validate import Expected, check_spot, spot_batches, validate_engine
 from enginewright.tasks.choose import task_of
 
 SPOTS = ValidationParams(spot_samples=7)
@@ -46,13 +46,13 @@ def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_fac
             "profiles": ({"batch": Range(min=2, opt=2, max=2)},) if smallest < 2 else (),
         }
     )
-    build_engine("fp32", tiny_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    build_engine(DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, chosen.tensorrt), chosen, folder)
     with open_engine(folder, machine, inference) as opened:
         yield opened
 
 
 def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine, tiny_onnx, samples, reference):
-    record = validate_engine(engine, tiny_onnx, Wanted(samples, reference), STRICT, SPOTS)
+    record = validate_engine(engine, run_as_written(tiny_onnx), Expected(samples, reference), STRICT, SPOTS)
     assert record.passed
     assert (record.samples, record.samples_sha256) == (21, samples.list_sha256)
     accuracy = metric_of(task_of("classification"), reference, samples.labels, np.arange(21))
@@ -75,22 +75,24 @@ def test_a_model_that_knows_nothing_of_the_samples_is_no_proof(
     unknown = SampleSet(samples.folder, manifest.model_copy(update={"samples": others}))
     params = SPOTS.model_copy(update={"must_know": must_know})
     by_chance = answers_by_chance(task_of("classification"), reference, unknown.truth)
-    wanted = Wanted(unknown, reference, by_chance=by_chance)
-    record = validate_engine(engine, tiny_onnx, wanted, STRICT, params)
+    expected = Expected(unknown, reference, by_chance=by_chance)
+    record = validate_engine(engine, run_as_written(tiny_onnx), expected, STRICT, params)
     assert [line.partition(" is no better")[0] for line in record.broken] == ["PyTorch's own accuracy"] * must_know
 
 
 def test_without_labels_only_the_accuracy_is_left_out(engine, tiny_onnx, samples, reference, manifest):
     without_labels = tuple(replace(sample, label=None) for sample in manifest.samples)
     unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": without_labels}))
-    record = validate_engine(engine, tiny_onnx, Wanted(unlabeled, reference), STRICT, SPOTS)
+    record = validate_engine(engine, run_as_written(tiny_onnx), Expected(unlabeled, reference), STRICT, SPOTS)
     assert record.passed
     assert {record.main, *(spot.metric for spot in record.spots)} == {None}
     assert (record.agreement.share, record.agreement.interval.high) == (1, 1)
 
 
 def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):
-    record = validate_engine(engine, tiny_onnx, Wanted(samples, {"logits": 1.5 * reference["logits"]}), STRICT, SPOTS)
+    record = validate_engine(
+        engine, run_as_written(tiny_onnx), Expected(samples, {"logits": 1.5 * reference["logits"]}), STRICT, SPOTS
+    )
     assert record.engine_against_pytorch.relative == pytest.approx(1 / 3, abs=1e-5)
     assert record.broken == ("relative error 3.33e-01 is above 1.00e-04",)
     assert record.loss_comes_from == "precision"
@@ -112,13 +114,13 @@ def test_a_batch_size_that_changes_the_outputs_is_named(engine, tiny_onnx, sampl
     if smallest == engine.record.profile.batch.max:
         pytest.skip("a single batch size cannot differ from itself")
     broken = WrongAtOneBatch(engine, smallest)
-    record = validate_engine(broken, tiny_onnx, Wanted(samples, reference), STRICT, SPOTS)
+    record = validate_engine(broken, run_as_written(tiny_onnx), Expected(samples, reference), STRICT, SPOTS)
     assert record.broken == (f"at batch {smallest} the outputs differ by 3.00e-01 from those of the full set",)
 
 
 def test_a_set_smaller_than_the_batch_is_repeated(engine, tiny_onnx, samples, reference):
     largest, task = engine.record.profile.batch.max, task_of("classification")
-    spot = check_spot(engine, Wanted(samples, reference), reference, largest, 1, task)
+    spot = check_spot(engine, Expected(samples, reference), reference, largest, 1, task)
     assert spot.samples == largest
     assert spot.drift < 1e-5
 
@@ -139,7 +141,7 @@ def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines") / "fp32"
     sizes = {"height": Range(min=6, opt=8, max=12), "width": Range(min=8, opt=8, max=10)}
     chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=4, max=8), **sizes)})
-    build_engine("fp32", sized_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    build_engine(DescribedGraph("fp32", sized_onnx, manifest), target_of(machine, chosen.tensorrt), chosen, folder)
     with open_engine(folder, machine, inference) as opened:
         yield opened
 
@@ -147,14 +149,14 @@ def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
 def test_an_engine_is_compared_with_its_graph_at_the_smallest_and_largest_image_size(
     sized, sized_onnx, samples, reference
 ):
-    record = validate_engine(sized, sized_onnx, Wanted(samples, reference), STRICT, SPOTS)
+    record = validate_engine(sized, run_as_written(sized_onnx), Expected(samples, reference), STRICT, SPOTS)
     assert record.passed
     assert [check.sizes for check in record.resized] == [{"height": 6, "width": 8}, {"height": 12, "width": 10}]
     assert all(check.errors.relative < 1e-5 for check in record.resized)
 
 
 def test_an_engine_of_one_image_size_is_compared_at_no_other(engine, tiny_onnx, samples, reference):
-    assert validate_engine(engine, tiny_onnx, Wanted(samples, reference), STRICT, SPOTS).resized == ()
+    assert validate_engine(engine, run_as_written(tiny_onnx), Expected(samples, reference), STRICT, SPOTS).resized == ()
 
 
 class WrongOnLargeImages:
@@ -176,7 +178,9 @@ class WrongOnLargeImages:
     ],
 )
 def test_an_image_size_that_changes_the_outputs_is_named(sized, sized_onnx, samples, reference, factor, sentence):
-    record = validate_engine(WrongOnLargeImages(sized, factor), sized_onnx, Wanted(samples, reference), STRICT, SPOTS)
+    record = validate_engine(
+        WrongOnLargeImages(sized, factor), run_as_written(sized_onnx), Expected(samples, reference), STRICT, SPOTS
+    )
     assert record.broken == (sentence,)
 
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from enginewright.measure.changes import Measurements
+from enginewright.measure.comparison import SpeedChange
 from enginewright.measure.history import History, Setting, read_history
-from enginewright.measure.speed_change import SpeedChange
-from enginewright.nightly.judgement import Found
-from enginewright.nightly.night import record_night
+from enginewright.nightly.judgement import Found, judge
+from enginewright.nightly.night import record
 from enginewright.nightly.summary import write_summary
 
 SETTING = Setting(
@@ -42,7 +42,8 @@ class Nights:
             log = races_left.pop(0) if races_left and precisions else None
             return {} if log is None else {"int8": {"side by side, batch 1": SpeedChange(batch=1, log=log, error=0.01)}}
 
-        judgement = record_night(history, measure, race, dict, start, f"revision{self.count}", 0.99, attempts=3)
+        judgement = judge(measure, race, history, 0.99, attempts=3)
+        record(judgement, history, dict, start, f"revision{self.count}")
         assert not measurements_left, "a night must make all measurements of its test"
         assert not races_left, "a night must run all races of its test"
         self.count += 1

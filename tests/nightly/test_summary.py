@@ -7,8 +7,8 @@ import pytest
 
 from enginewright.measure.changes import Outcome
 from enginewright.measure.history import last_kept, read_history
-from enginewright.report.page.nights import draw_trends
-from enginewright.report.trend import draw_trend, trend_rows, trend_section
+from enginewright.report.page.nights import draw_trends, trend_rows
+from enginewright.report.page.picture import write_figures
 
 
 def test_the_history_has_a_line_for_each_night_and_precision(nights, both):
@@ -57,9 +57,10 @@ def test_the_trend_has_the_nights_of_every_machine(nights, both, tmp_path, setti
     assert len(rows) == 6
     assert list(rows[rows["precision"] == "int8"]["verdict"]) == ["first", "regression", "first"]
     assert set(rows["setting"]) == {setting.title, other.title}
-    draw_trend(read_history(tmp_path), tmp_path / "trend.png")
-    assert (tmp_path / "trend.png").stat().st_size > 10_000
-    assert "figures/trend.png" in trend_section(read_history(tmp_path))
+    write_figures(tmp_path / "trend.svg", draw_trends(rows))
+    drawn = (tmp_path / "trend.svg").read_text()
+    assert drawn.count("Higher is faster") == drawn.count("Lower is closer to PyTorch") == 2
+    assert all(f">{each.title}</text>" in drawn for each in (setting, other))
 
 
 def test_three_years_of_nights_are_read_and_drawn_in_seconds(nights, both, tmp_path):
@@ -68,13 +69,12 @@ def test_three_years_of_nights_are_read_and_drawn_in_seconds(nights, both, tmp_p
     _, int8 = history.nights()
     history.append(int8.model_copy(update={"date": int8.date + timedelta(days=day)}) for day in range(1, 1100))
     started = time.process_time()
-    histories = read_history(tmp_path)
-    draw_trend(histories, tmp_path / "trend.png")
-    (drawn,) = draw_trends(trend_rows(histories))
+    drawn = draw_trends(trend_rows(read_history(tmp_path)))
+    write_figures(tmp_path / "trend.svg", drawn)
     assert time.process_time() - started < 15
-    assert sum(len(figure.picture) for figure in drawn.figures) < 100_000, "the page shows the last nights alone"
+    assert (tmp_path / "trend.svg").stat().st_size < 100_000, "the page shows the last nights alone"
 
 
 def test_without_nights_there_is_no_trend(tmp_path):
     assert read_history(tmp_path) == []
-    assert trend_section([]) == ""
+    assert draw_trends(trend_rows([])) == {}

@@ -18,7 +18,7 @@ from enginewright.core.params.all import Params, Section
 from enginewright.core.params.measuring import TimeoutParams
 from enginewright.core.params.precisions import MixParams, PrecisionParams, SearchParams
 from enginewright.core.params.section import PARAMS_FILE
-from enginewright.pipeline import STAGES as WHERE
+from enginewright.pipeline import STAGES as FILES
 from enginewright.pipeline.parameters import OF_PRECISION, OF_STAGE, complete_for_dvc, write_parameters
 
 LONGEST = 200  # lines
@@ -107,7 +107,7 @@ BY_FILE = {name.partition("@")[0]: stage for name, stage in STAGES.items()}
 
 def functions_beside(stage):
     """Return the functions of the file that has a stage's function, by name."""
-    path = ROOT / "enginewright/pipeline" / f"{WHERE[stage]}.py"
+    path = ROOT / "enginewright/pipeline" / f"{FILES[stage]}.py"
     return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
@@ -126,8 +126,8 @@ def test_the_plan_is_short_enough_to_be_read():
 
 
 def test_every_stage_has_a_function_and_no_other_is_listed():
-    assert BY_FILE.keys() == WHERE.keys()
-    assert all(stage in functions_beside(stage) for stage in WHERE)
+    assert BY_FILE.keys() == FILES.keys()
+    assert all(stage in functions_beside(stage) for stage in FILES)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -326,7 +326,6 @@ def all_sections(base=Section):
 
 
 def test_params_yaml_is_read_by_the_runner_of_stages_and_by_commands_only():
-    """The other sections that are read by themselves change no result."""
     sections = {each.__name__ for each in all_sections()}
     found = {}
     for path in sorted((ROOT / "enginewright").rglob("*.py")):

@@ -10,7 +10,7 @@ from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.graph.as_written import float32_twin, open_as_written, run_graph
-from enginewright.precision.cast import cast, errors_as_sentences, forget_unknown_sizes
+from enginewright.precision.cast import calling_modelopt, cast, forget_unknown_sizes
 
 
 def kept_in_float32(model):
@@ -108,7 +108,7 @@ def test_operators_of_others_are_named_as_the_reason(tiny_graph, tmp_path):
 @pytest.mark.parametrize("error", [MemoryError(), EncodeError("Failed to serialize proto")])
 def test_too_little_memory_is_no_fault_of_the_graph(error):
     told = "not enough memory for ModelOpt to make int8 of the graph"
-    with pytest.raises(EnginewrightError, match=told), errors_as_sentences("int8"):
+    with pytest.raises(EnginewrightError, match=told), calling_modelopt("int8"):
         raise error
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Keep
-from enginewright.precision.cast import require_kept_exist
+from enginewright.precision.floats import require_kept_exist
 
 
 @pytest.mark.parametrize(

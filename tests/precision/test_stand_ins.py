@@ -11,9 +11,8 @@ from support.quantized import KEEP_NOTHING, constants
 from enginewright.core.params.precisions import Keep
 from enginewright.graph import data_apart
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.precision import stand_ins
-from enginewright.precision.quantize import quantize
-from enginewright.precision.stand_ins import with_stand_ins
+from enginewright.precision import quantize as quantize_module
+from enginewright.precision.quantize import quantize, with_stand_ins
 
 LAYERS, WIDTH = 3, 32
 KEPT = Keep(op_types=(), nodes=("product1",))
@@ -64,7 +63,7 @@ def model():
 def large(model, tmp_path, monkeypatch):
     monkeypatch.setattr(data_apart, "MOST_BYTES", 1000)
     monkeypatch.setattr(data_apart, "FEWEST_BYTES", 256)
-    monkeypatch.setattr(stand_ins, "LARGE", 256)
+    monkeypatch.setattr(quantize_module, "LARGE", 256)
     (tmp_path / "large").mkdir()
     save_graph(model, tmp_path / "large/model.onnx")
     return tmp_path / "large/model.onnx"
@@ -98,7 +97,7 @@ def test_nodes_share_weights_of_one_shape_and_copies_of_small_constants(large):
 def test_the_graph_is_what_modelopt_makes_of_all_weights(precision, keep, rest, model, large, tmp_path, monkeypatch):
     amax = dict.fromkeys(["input", *(name for node in model.graph.node for name in node.output)], 3.0)
     got = quantize(large, precision, amax, keep, rest)
-    monkeypatch.setattr(stand_ins, "LARGE", 1 << 30)
+    monkeypatch.setattr(quantize_module, "LARGE", 1 << 30)
     onnx.save(model, tmp_path / "model.onnx")
     wanted = quantize(tmp_path / "model.onnx", precision, amax, keep, rest)
     assert Counter(node.op_type for node in got.graph.node) == Counter(node.op_type for node in wanted.graph.node)

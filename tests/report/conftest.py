@@ -5,24 +5,27 @@ import pytest
 from support.findings import race_of
 from support.results import accuracy, agreed
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import Profile, Range
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord, Layer, LayerTime
 from enginewright.graph.interface import Interface, TensorSpec
-from enginewright.measure.accuracy_records import Errors, Spot, Spread, Validation
 from enginewright.measure.agreement import spread
-from enginewright.measure.speed_records import (
+from enginewright.measure.records import (
     Benchmark,
     Contention,
+    Errors,
     Latency,
     MachinePace,
     PeakMemory,
     Ratio,
+    Spot,
+    Spread,
     Throughput,
     Trace,
+    Validation,
 )
-from enginewright.model.records import PYTORCH
-from enginewright.precision.cast import Conversion
+from enginewright.precision.floats import Conversion
 from enginewright.precision.mixing.records import MIX
 from enginewright.report.evidence import Evidence, Findings, gather_findings
 from enginewright.tasks.classification import Classification

@@ -4,7 +4,7 @@ from dvc.commands.metrics import DEFAULT_PRECISION
 from dvc.compare import show_diff
 from dvc.utils.diff import diff
 
-from enginewright.report.summary import metrics
+from enginewright.report.metrics import metrics
 
 
 def test_metrics_hold_the_figures_of_every_precision(findings, evidence):

@@ -6,7 +6,8 @@ import pytest
 from support.findings import on_gpu, summary_of, taking
 
 from enginewright.report import tables
-from enginewright.report.summary import metrics
+from enginewright.report.evidence import known_p99
+from enginewright.report.metrics import metrics
 from enginewright.report.verdict import failures_of, sentence
 
 
@@ -30,27 +31,34 @@ def test_rates_with_several_requests_are_marked_if_the_pass_contradicts_the_race
     one = replace(one, benchmark=one.benchmark.model_copy(update={"throughput": tuple(slower)}))
     assert one.contradicts_race(slower[1])
     few = slower[1].model_copy(update={"runs": 99})
-    assert (tables.known_p99(few), tables.known_p99(slower[1])) == (None, 10.0)
+    assert (known_p99(few), known_p99(slower[1])) == (None, 10.0)
 
 
 def test_p99_of_few_calls_is_not_shown(findings, evidence):
     few = evidence("int8")
     latencies = tuple(latency.model_copy(update={"runs": 99}) for latency in few.benchmark.latencies)
     few = replace(few, benchmark=few.benchmark.model_copy(update={"latencies": latencies}))
-    assert tables.latency_table(findings(few)).loc["int8", "batch 1"] == "4.00 / 4.40 / -"
+    assert texts(tables.latencies(findings(few)))["int8", "1"][:3] == ["4.00", "4.40", "-"]
     assert "p99_ms" not in metrics(findings(few))["int8"]["batch_01"]
 
 
-def test_tables_have_a_row_per_precision_and_a_column_per_batch(findings, evidence):
+def texts(table, keys=2):
+    """Return the texts of each row by the first cells."""
+    rows = [[cell.text for cell in row] for row in table.rows]
+    return {tuple(row[:keys]): row[keys:] for row in rows}
+
+
+def test_tables_have_a_row_per_precision_and_batch(findings, evidence):
     both = findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2)))
-    latency = tables.latency_table(both)
-    assert list(latency.index) == ["PyTorch eager, beside fp32", "fp32", "int8"]
-    assert list(latency.columns) == ["batch 1", "batch 8"]
-    assert latency.loc["int8", "batch 8"] == "16.00 / 17.60 / 24.00"
-    throughput = tables.throughput_table(both)
-    assert throughput.loc["PyTorch eager, one at a time", "batch 1"] == "125"
-    assert throughput.loc["int8, one at a time", "batch 1"] == "500"
-    assert throughput.loc["int8, 2 at once", "batch 8"] == "800 (1.60 times, 10.0 ms)"
+    latency = texts(tables.latencies(both))
+    assert list(latency) == [
+        (name, batch) for name in ("PyTorch eager, beside fp32", "fp32", "int8") for batch in ("1", "8")
+    ]
+    assert latency["int8", "8"] == ["16.00", "17.60", "24.00", "500", "4.00 (3.80 to 4.20) *"]
+    assert latency["PyTorch eager, beside fp32", "1"][3:] == ["125", "-"]
+    throughput = texts(tables.throughputs(both), keys=3)
+    assert throughput["int8", "1", "1"][0] == "500"
+    assert throughput["int8", "8", "2"] == ["800", "1.60", "4.00", "10.00"]
     assert tables.executed_table(both).loc["int8"].tolist() == ["2 int8, 1 fp32", "67%", "classifier"]
     assert tables.memory_table(both).loc["int8"].tolist() == ["45.6 MB", "12.3 MB", "150", "800", "1.2"]
     assert tables.blame_table(both).loc["int8"].tolist() == [

@@ -19,7 +19,7 @@ from enginewright.cli.recipes import apply_recipe
 from enginewright.core.facts import ChosenTask
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import Manifest
-from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.records import Validation
 from enginewright.model.records import Export, Reference
 from recipes import regressor, scenes
 

@@ -30,7 +30,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.build import InferenceParams, Range
 from enginewright.core.params.precisions import Keep
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.description import describe_engine
 from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import cuda
@@ -45,8 +45,9 @@ from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE, open_as_written, run_graph
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
+from enginewright.measure.benchmark import trace_engine
 from enginewright.measure.contenders import pytorch_contender, require_possible
-from enginewright.measure.speed_records import ENGINE, LAUNCHED, trace_engine
+from enginewright.measure.records import ENGINE, LAUNCHED
 from enginewright.pipeline import speed
 from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
@@ -80,7 +81,9 @@ def gpu():
 def make(tiny_onnx, gpu, build, manifest, tmp_path):
     def make(name="engine", **changes):
         chosen = build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update=changes)})
-        build_engine("fp32", tiny_onnx, target_of(gpu, chosen.tensorrt), chosen, manifest, tmp_path / name)
+        build_engine(
+            DescribedGraph("fp32", tiny_onnx, manifest), target_of(gpu, chosen.tensorrt), chosen, tmp_path / name
+        )
         return tmp_path / name
 
     return make
@@ -150,7 +153,9 @@ def test_a_precision_that_the_gpu_lacks_is_refused_with_the_way_out(
     graph = quantize(tiny_onnx, "fp8", dict.fromkeys(tensors, 4.0), keep, "fp16") if quantized else None
     save_graph(graph or cast(tiny_onnx, precision, keep), typed)
     target = target_of(here, build.tensorrt)
-    sentence = refusal(lambda: build_engine(precision, typed, target, build, manifest, tmp_path / "engine"))
+    sentence = refusal(
+        lambda: build_engine(DescribedGraph(precision, typed, manifest), target, build, tmp_path / "engine")
+    )
     assert f"require hardware with {precision.upper()} support" in sentence
     assert sentence.endswith("delete its section of `precisions`, if you do not need it")
     assert lacking(target, precision) == [capability]
@@ -242,7 +247,9 @@ def test_an_engine_that_cannot_be_captured_runs_without_a_cuda_graph(make, gpu, 
 def test_an_output_that_the_gpu_has_no_room_for_is_a_sentence(
     chosen_onnx, chosen_feeds, gpu, build, manifest, tmp_path, fail
 ):
-    build_engine("fp32", chosen_onnx, target_of(gpu, build.tensorrt), build, manifest, tmp_path / "chosen")
+    build_engine(
+        DescribedGraph("fp32", chosen_onnx, manifest), target_of(gpu, build.tensorrt), build, tmp_path / "chosen"
+    )
     with open_engine(tmp_path / "chosen", gpu, PLAIN) as engine:
         for count in (1, 5):  # at first, and where the room of the call before does not suffice
             fail("cudaMalloc")
@@ -253,7 +260,9 @@ def test_an_output_that_the_gpu_has_no_room_for_is_a_sentence(
 
 def test_an_output_may_be_empty_at_first(chosen_onnx, chosen_feeds, gpu, build, manifest, tmp_path):
     """TensorRT asks for no bytes then, and takes no null pointer."""
-    build_engine("fp32", chosen_onnx, target_of(gpu, build.tensorrt), build, manifest, tmp_path / "chosen")
+    build_engine(
+        DescribedGraph("fp32", chosen_onnx, manifest), target_of(gpu, build.tensorrt), build, tmp_path / "chosen"
+    )
     with open_engine(tmp_path / "chosen", gpu, PLAIN) as engine:
         for count in (0, 2):
             assert engine.run(chosen_feeds(4, count))["largest"].shape == (4, count)
@@ -310,7 +319,7 @@ def test_an_output_that_outgrows_its_memory_is_a_sentence(
 ):
     """Its memory is allocated for the largest images, where it should be largest."""
     folder = tmp_path / "coarse"
-    build_engine("fp32", coarse_onnx, target_of(gpu, pair_build.tensorrt), pair_build, manifest, folder)
+    build_engine(DescribedGraph("fp32", coarse_onnx, manifest), target_of(gpu, pair_build.tensorrt), pair_build, folder)
     with open_engine(folder, gpu, PLAIN) as engine:
         monkeypatch.setattr(trt.IExecutionContext, "get_tensor_shape", lambda self, name: trt.Dims((2, 8, 90, 90)))
         assert refusal(lambda: engine.run({"image": np.zeros((2, 3, 8, 8), np.float32)})) == (
@@ -324,7 +333,9 @@ def test_plugins_are_registered_before_parsing_and_before_deserializing(
 ):
     """Each process registers them itself: an engine is mostly opened in another one than it is built in."""
     monkeypatch.setitem(trt._registry, "plugins", False)
-    build_engine("fp32", plugin_onnx, target_of(gpu, build.tensorrt), build, manifest, tmp_path / "engine")
+    build_engine(
+        DescribedGraph("fp32", plugin_onnx, manifest), target_of(gpu, build.tensorrt), build, tmp_path / "engine"
+    )
     monkeypatch.setitem(trt._registry, "plugins", False)
     with open_engine(tmp_path / "engine", gpu, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
@@ -451,7 +462,9 @@ def test_each_call_takes_the_profile_that_is_tuned_for_the_nearest_sizes(
     sizes = [(2, 2, 3), (4, 8, 8)]  # beside 2 to 8, tuned for 4
     ranges = tuple({"batch": Range(min=low, opt=opt, max=high)} for low, opt, high in sizes)
     several, folder, chosen = build.model_copy(update={"profiles": ranges}), tmp_path / "engine", []
-    record = build_engine("fp32", tiny_onnx, target_of(gpu, several.tensorrt), several, manifest, folder)
+    record = build_engine(
+        DescribedGraph("fp32", tiny_onnx, manifest), target_of(gpu, several.tensorrt), several, folder
+    )
     assert [layer.name for layer in record.tuned_layers] == 2 * [layer.name for layer in record.layers]
     assert {layer.profile for layer in record.tuned_layers} == {1, 2}
     assert re.search(r"in profile 2 +3 tf32", describe_engine(folder))
@@ -471,7 +484,9 @@ def test_each_call_takes_the_profile_that_is_tuned_for_the_nearest_sizes(
 
 def test_a_profile_that_tensorrt_refuses_is_a_sentence(tiny_onnx, gpu, build, manifest, tmp_path, images, fail):
     several = build.model_copy(update={"profiles": ({"batch": Range(min=2, opt=2, max=2)},)})
-    build_engine("fp32", tiny_onnx, target_of(gpu, several.tensorrt), several, manifest, tmp_path / "engine")
+    build_engine(
+        DescribedGraph("fp32", tiny_onnx, manifest), target_of(gpu, several.tensorrt), several, tmp_path / "engine"
+    )
     with open_engine(tmp_path / "engine", gpu, REPLAYED) as engine:
         fail("profile_refused")
         assert refusal(lambda: engine.run({"input": images[:2]})).startswith(
@@ -831,7 +846,9 @@ def test_a_precision_that_this_version_does_not_have_is_a_sentence(tiny_onnx, gp
     onnx.save(model, tmp_path / "model.onnx")
     target = target_of(gpu, build.tensorrt)
     sentence = refusal(
-        lambda: build_engine("nvfp4", tmp_path / "model.onnx", target, build, manifest, tmp_path / "engine")
+        lambda: build_engine(
+            DescribedGraph("nvfp4", tmp_path / "model.onnx", manifest), target, build, tmp_path / "engine"
+        )
     )
     assert f"node rounded ({operator})" in sentence
     assert sentence.endswith("install a later one, or delete its section of `precisions`")

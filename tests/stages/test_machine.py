@@ -13,7 +13,7 @@ from enginewright.pipeline.code import StageCode
 from enginewright.pipeline.machine import machine
 
 FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins")
-RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "task.json", "code")
+RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "task.json", "code", "parameters")
 ONNX = {"weights.source": "given", "benchmark.baselines": ["onnxruntime"]}
 USER_FILES = [
     ({"weights.source": "data/weights/net.pt"}, "weights.source", "train, pretrained, given"),
@@ -96,5 +96,5 @@ def test_another_processor_or_version_of_the_runtime_changes_only_what_engines_a
 
 def files():
     return {
-        file: file.read_bytes() for name in RECORDS for file in (Path(name), *Path(name).glob("*")) if file.is_file()
+        file: file.read_bytes() for name in RECORDS for file in (Path(name), *Path(name).rglob("*")) if file.is_file()
     }

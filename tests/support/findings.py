@@ -4,10 +4,9 @@ from dataclasses import replace
 from itertools import combinations
 
 from enginewright.engine.gpu.nvml import GpuConditions
-from enginewright.measure.accuracy_records import Interval, Result
 from enginewright.measure.race import EnginesRace, RacedPair
-from enginewright.measure.speed_records import LAUNCHED, MachinePace, PeakMemory
-from enginewright.report.summary import write_summary
+from enginewright.measure.records import LAUNCHED, Interval, MachinePace, PeakMemory, Result
+from enginewright.report.page.render import write_summary
 from enginewright.report.verdict import failures_of
 
 GPU = GpuConditions(

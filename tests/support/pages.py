@@ -15,9 +15,9 @@ from enginewright.graph.simplify import Simplification
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
 from enginewright.report.evidence import Background, Maker
+from enginewright.report.metrics import metrics
+from enginewright.report.page.nights import trend_rows
 from enginewright.report.page.render import render_page
-from enginewright.report.summary import metrics
-from enginewright.report.trend import trend_rows
 from enginewright.report.verdict import failures_of
 from support.paths import ROOT
 

@@ -4,16 +4,15 @@ import shutil
 import sys
 from pathlib import Path
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.this_machine import describe_machine
-from enginewright.measure.accuracy_records import Errors, Spread, Validation
-from enginewright.measure.changes import Measured, Measurements, Verdict
-from enginewright.measure.speed_records import Benchmark, Contention, Latency, MachinePace, Ratio
-from enginewright.model.records import PYTORCH
+from enginewright.measure.changes import Measurement, Measurements, Verdict
+from enginewright.measure.records import Benchmark, Contention, Errors, Latency, MachinePace, Ratio, Spread, Validation
 from support.command import ROOT
 from support.results import accuracy, agreed
 
@@ -51,7 +50,7 @@ def let_make_run(root: Path, *programs: Path) -> None:
 def build_project(root: Path, runtime: str, onnx: Path, build: BuildParams, manifest: Manifest) -> Path:
     """Make such a folder with an engine that is built here for the runtime."""
     machine, engine = describe_machine(runtime), root / "engine"
-    build_engine("fp32", onnx, target_of(machine, build.tensorrt), build, manifest, engine)
+    build_engine(DescribedGraph("fp32", onnx, manifest), target_of(machine, build.tensorrt), build, engine)
     return make_project(root / "project", engine, onnx, machine)
 
 
@@ -75,7 +74,7 @@ def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | No
         must_be_sure=False,
         spread=Spread(shares=(0, 1), relative_error=(1e-6, 1e-6), margin_kept=()),
     )
-    measured = Measured(
+    measured = Measurement(
         precision=record.precision,
         engine_bytes=record.bytes,
         files=record.files,

@@ -1,6 +1,6 @@
 """Make up what a validation found of the answers."""
 
-from enginewright.measure.accuracy_records import Agreement, Interval, Result
+from enginewright.measure.records import Agreement, Interval, Result
 
 
 def accuracy(reference, graph, engine, around=0.01):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from enginewright.measure.accuracy_records import Errors, Spread, Validation
-from enginewright.measure.changes import Measured, Measurements
-from enginewright.measure.speed_records import Benchmark, Contention, Latency, MachinePace, Ratio
+from enginewright.measure.changes import Measurement, Measurements
+from enginewright.measure.records import Benchmark, Contention, Errors, Latency, MachinePace, Ratio, Spread, Validation
 from support.results import accuracy as of_accuracy
 from support.results import agreed
 
@@ -86,7 +85,7 @@ def run(machine):
             gpu=gpu,
             pytorch=pytorch,
         )
-        measured = Measured(
+        measured = Measurement(
             precision=precision,
             engine_bytes=1,
             files=files or {},

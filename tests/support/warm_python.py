@@ -32,11 +32,11 @@ from ruamel.yaml.comments import CommentedMap
 
 IMPORTED = (
     "torchvision", "torch.onnx", "modelopt.onnx.autocast", "modelopt.onnx.quantization", "modelopt.onnx.trt_utils",
-    "onnxsim", "onnxscript", "onnxruntime", "openvino.tools.ovc", "sympy", "lief", "pandas", "matplotlib.pyplot",
+    "onnxsim", "onnxscript", "onnxruntime", "openvino.tools.ovc", "sympy", "lief", "pandas",
     "sklearn.datasets", "polygraphy.tools", "polygraphy.backend.onnxrt", "networkx", "pygit2", "dulwich.client",
     "dvc.cli.parser", "dvc.repo.reproduce", "dvc.repo.graph", "dvc.repo.experiments", "dvc.repo.plots", "dvc.rwlock",
     "dvc.scm", "dvc.lock", "dvc.utils.strictyaml", "pydantic.main", "ruamel.yaml", "_ruamel_yaml",
-    "jinja2", "matplotlib.backends.backend_agg",
+    "jinja2",
 )  # fmt: skip
 OF_THE_COMMANDS = (
     "enginewright.cli.main", "enginewright.cli.commands.infer", "enginewright.bundle.write",
@@ -198,8 +198,6 @@ def _run_program(connection: socket.socket, client: Path) -> None:
     _forget_modules_that_stand_in(added)
     sys.path[:0] = added
     invalidate_caches()
-    if backend := environment.get("MPLBACKEND"):  # which matplotlib looks for when it is imported
-        sys.modules["matplotlib"].rcParams["backend"] = backend
     if "SIMULATED_TENSORRT" in environment:
         import sitecustomize  # noqa: F401  # as Python does when it starts
     sys.argv = arguments

@@ -107,7 +107,7 @@ def content(found):
 
 
 def measured(folder, samples, parts, cluster):
-    return content(measure_samples(folder, samples, 1, False, 128, cluster, at_once=-(-ENOUGH // parts)))
+    return content(measure_samples(Measuring(folder, 128), samples, 1, False, cluster, at_once=-(-ENOUGH // parts)))
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, clu
 
 def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, many, cluster, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    measured_here = measure_samples(folder, many, 4, False, 2048, None)
+    measured_here = measure_samples(Measuring(folder, 2048), many, 4, False, None)
     rounding = Rounding(
         {name: Range(each.lowest, each.amax) for name, each in measured_here.histograms.items()},
         frozenset(),

@@ -16,14 +16,16 @@ from enginewright.cli.commands import fleet as command
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.engine.this_machine import describe_machine
+from enginewright.measure import energy
+from enginewright.measure.energy import Energy, energy_per_image
+from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
-from enginewright.targets import answer as energy
 from enginewright.targets import here, node, nodes
 from enginewright.targets import run as run_module
-from enginewright.targets.answer import PASSED, Answer, Answers, Energy, Measured, Speed, energy_per_image
+from enginewright.targets.answer import PASSED, Answer, Answers, Measured, Speed
+from enginewright.targets.choice import choose, described, frontier, offers_of
 from enginewright.targets.file import Fleet
 from enginewright.targets.page import all_rows, as_text, render_fleet
-from enginewright.targets.run import choose, described, frontier, offers_of
 
 DESK, H200 = "{name: desk, kind: here, price_per_hour: 0.1}", "{name: h200, kind: ray, resource: h200}"
 TWO = f"cluster: 127.0.0.1:1\ntargets:\n  - {DESK}\n  - {{name: h200, kind: ray, resource: h200, price_per_hour: 3}}\n"
@@ -179,7 +181,7 @@ def test_only_targets_that_were_asked_fail_the_command(tmp_path, monkeypatch):
     command.add_arguments(parser)
     assert command.run(parser.parse_args([*given, "--known"])) == 0
     for failed, code in ([], 0), (["h200"], command.FAILED):
-        monkeypatch.setattr(run_module, "ask_fleet", lambda _, failed=failed: failed)
+        monkeypatch.setattr(run_module, "ask_fleet", lambda *_, failed=failed: failed)
         assert command.run(parser.parse_args(given)) == code
 
 
@@ -206,16 +208,16 @@ def test_a_failed_target_is_a_row_with_its_reason_and_what_is_not_told_is_never_
 
 def test_an_answer_stays_where_its_target_fails_later(tmp_path):
     params = Params.read(ROOT / "params.yaml")
-    kept = Answers.about(params, tmp_path)
+    kept = Answers.about(params, {}, tmp_path)
     kept.keep(answer("desk", (1, 8.0, 9.0)))
-    kept.keep(Answer.without_figures("desk", params, "it is lost"))
+    kept.keep(Answer(target="desk", model="resnet18", failed="it is lost"))
     found = kept.of("desk")
     assert found
     assert (found.failed, len(found.precisions)) == ("it is lost", 1)
     assert [each.folder for each in Answers.of_all_models(tmp_path)] == [kept.folder]
-    assert Answers.about(params.model_copy(update={"runtime": "onnxruntime"}), tmp_path).folder == kept.folder
+    assert Answers.about(params.model_copy(update={"runtime": "onnxruntime"}), {}, tmp_path).folder == kept.folder
     other = params.model_copy(update={"model": params.model.model_copy(update={"source": "swin_t"})})
-    assert Answers.about(other, tmp_path).folder.name.startswith("swin-t-")
+    assert Answers.about(other, {}, tmp_path).folder.name.startswith("swin-t-")
 
 
 def test_changed_content_under_the_same_names_is_another_subject(tmp_path, monkeypatch):
@@ -235,7 +237,7 @@ def test_changed_content_under_the_same_names_is_another_subject(tmp_path, monke
     ):
         for text in texts:
             (tmp_path / file).write_text(text)
-            found |= {Answers.about(subject).folder.name for _ in range(2)}
+            found |= {Answers.about(subject, users_code(subject)).folder.name for _ in range(2)}
     assert len(found) == 6
 
 
@@ -267,8 +269,8 @@ def asked(fleet, monkeypatch, tmp_path):
         for module in (here, nodes):
             monkeypatch.setattr(module, "dvc", dvc)
         monkeypatch.setattr(run_module, "revision", lambda: commit)
-        monkeypatch.setattr(run_module.Answers, "about", lambda params: Answers(tmp_path / "history"))
-        run_module.ask_fleet(fleet)
+        monkeypatch.setattr(run_module.Answers, "about", lambda *_: Answers(tmp_path / "history"))
+        run_module.ask_fleet(fleet, Params.read(), {})
         return {name: Answers(tmp_path / "history").of(name) for name in ("desk", "h200")}
 
     return asked
@@ -295,7 +297,7 @@ def test_a_target_that_cannot_be_asked_fails_and_the_others_are_asked(asked, dvc
     if reasons[1] in ("build: no", "no remote"):  # the cluster is there
         monkeypatch.setattr(nodes, "refused", lambda *_: {})
     monkeypatch.setattr(here, "Verdict", None) if reasons[0] else monkeypatch.setattr(
-        run_module, "answer_here", lambda name, _: answer(name, (1, 8.0, 9.0))
+        run_module, "answer_here", lambda name, *_: answer(name, (1, 8.0, 9.0))
     )
     for found, reason in zip(asked(dvc, commit).values(), reasons, strict=True):
         assert found.failed.startswith(reason or "") if reason else not found.failed
@@ -305,9 +307,9 @@ def test_a_target_that_fails_before_the_samples_are_made_stands_beside_those_tha
     made = []
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(run_module, "revision", lambda: "abc")
-    monkeypatch.setattr(run_module.Answers, "about", lambda params: Answers(tmp_path / ("made" if made else "before")))
-    monkeypatch.setattr(run_module, "answer_here", lambda name, _: made.append(name) or answer(name, (1, 8.0, 9.0)))
-    assert run_module.ask_fleet(fleet) == ["h200"]
+    monkeypatch.setattr(run_module.Answers, "about", lambda *_: Answers(tmp_path / ("made" if made else "before")))
+    monkeypatch.setattr(run_module, "answer_here", lambda name, *_: made.append(name) or answer(name, (1, 8.0, 9.0)))
+    assert run_module.ask_fleet(fleet, Params.read(), {}) == ["h200"]
     assert sorted(file.name for file in (tmp_path / "made").iterdir()) == ["desk.json", "h200.json"]
     assert not (tmp_path / "before").exists()
 
@@ -318,10 +320,10 @@ def test_what_is_known_is_written_when_the_command_is_killed(fleet, monkeypatch,
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(run_module, "revision", lambda: "abc")
-    monkeypatch.setattr(run_module.Answers, "about", lambda params: Answers(tmp_path))
+    monkeypatch.setattr(run_module.Answers, "about", lambda *_: Answers(tmp_path))
     monkeypatch.setattr(run_module, "answer_here", killed)
     with pytest.raises(KeyboardInterrupt):
-        run_module.ask_fleet(fleet)
+        run_module.ask_fleet(fleet, Params.read(), {})
     assert "nobody answers at 127.0.0.1:1" in Answers(tmp_path).of("h200").failed
 
 
@@ -331,11 +333,11 @@ def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fa
     found = Findings(describe_machine("openvino"), [], None, {"bf16": why})
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(run_module, "revision", lambda: "abc")
-    monkeypatch.setattr(run_module.Answers, "about", lambda params: Answers(tmp_path))
+    monkeypatch.setattr(run_module.Answers, "about", lambda *_: Answers(tmp_path))
     for name, value in {"dvc": lambda *_: None, "gather_findings": lambda *_: found}.items():
         monkeypatch.setattr(here, name, value)
     monkeypatch.setattr(here.Verdict, "read", lambda _: None)
-    assert run_module.ask_fleet(fleet.only(("desk",))) == []
+    assert run_module.ask_fleet(fleet.only(("desk",)), Params.read(), {}) == []
     text = as_text("net", fleet, [Answers(tmp_path).of("desk")])
     assert re.search("bf16 on desk +not built", text)
     assert text.endswith(f"bf16 on desk, not built: {why}")
@@ -345,7 +347,7 @@ def test_a_runner_is_not_asked_and_that_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run_module, "revision", lambda: "abc")
     monkeypatch.chdir(ROOT)
     fleet = fleet_of(tmp_path, listing("{name: l4, kind: runner, label: gpu-l4}", head=""))
-    assert run_module.ask_fleet(fleet) == []
+    assert run_module.ask_fleet(fleet, Params.read(), {}) == []
     assert capsys.readouterr().err.startswith(
         "l4 is not asked from here: the nightly job on the runner gpu-l4 commits its answer"
     )

@@ -11,11 +11,13 @@ import pytest
 from PIL import Image
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pipeline, run_stages, small_project
 
+from enginewright.bundle.gate import require_passed
 from enginewright.bundle.write import write_bundle
 from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
 from enginewright.engine.record import EngineRecord
-from enginewright.measure.accuracy_records import Validation
+from enginewright.measure.records import Validation
 
 TO_VALIDATION = (*STAGES, *PER_PRECISION[: PER_PRECISION.index("validate") + 1])
 NETWORKS = """
@@ -232,7 +234,7 @@ samples: {source: data/images/cells}
 
 def bundled_answers(image):
     """Return what the example of a bundle says, line by line."""
-    write_bundle("int8", Path("bundle"), Path("artifacts"), Path("reports"))
+    write_bundle(require_passed("int8", Path("artifacts"), Path("reports")), Params.read(), Path("bundle"))
     command = [sys.executable, "bundle/infer.py", str(image)]
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     assert done.returncode == 0, done.stderr

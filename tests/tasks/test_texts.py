@@ -15,18 +15,19 @@ import pytest
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
-from enginewright.bundle.triton import standalone_tokenization, texts_for_bundle
+from enginewright.bundle.write import settings_for_bundle
 from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.params.samples import TextPreprocessing
+from enginewright.data import texts as texts_module
 from enginewright.data.sample_set import PreparedTexts, SampleSet
 from enginewright.data.texts import TextReader
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord
 from enginewright.graph.read_interface import require_fitting_vocabulary
-from enginewright.measure.accuracy_records import Validation
 from enginewright.measure.examples import Examples
+from enginewright.measure.records import Validation
 
 NETWORK = """
 import torch
@@ -131,8 +132,8 @@ def test_a_reranker_is_judged_by_the_order_of_the_answers_to_each_question(proje
 def test_the_bundle_reads_texts_by_the_same_code(project):
     how = Params.read().samples.text
     code = types.ModuleType("tokenization")
-    exec(standalone_tokenization(), code.__dict__)
-    plain = code.TextPreprocessing(**json.loads(texts_for_bundle(how)))
+    exec(Path(texts_module.__file__).read_text(), code.__dict__)
+    plain = types.SimpleNamespace(**json.loads(settings_for_bundle(how)))
     file = Path("data/texts/tokenizer.json")
     given = [(one,) for one in texts(9)]
     readers = TextReader(file, how), code.TextReader(file, plain)

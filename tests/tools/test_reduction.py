@@ -13,8 +13,7 @@ from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.this_machine import describe_machine
 from enginewright.precision.write_int8 import Range, tensors_in_int8, write_int8
 from tools.reduction.case import Case
-from tools.reduction.reduce import Way, reduce_fault, require_replaceable, summary
-from tools.reduction.trial import DIFFERS, REFUSED, Fault, run_case
+from tools.reduction.reduce import DIFFERS, REFUSED, Fault, Way, reduce_fault, require_replaceable, run_case, summary
 
 FLOAT = TensorProto.FLOAT
 RUNS = [{"input": np.random.default_rng(3).normal(size=(size, 3, 8, 8)).astype(np.float32)} for size in (4, 1)]

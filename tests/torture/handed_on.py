@@ -77,7 +77,8 @@ def _fleet() -> None:
 
 def _answer(measured: bytes) -> bytes:
     from enginewright.measure.changes import Measurements
-    from enginewright.targets.answer import Answer, Energy, Measured, Speed
+    from enginewright.measure.energy import Energy
+    from enginewright.targets.answer import Answer, Measured, Speed
 
     known = Measurements.model_validate_json(measured)
     speed = Speed(batch=8, requests=2, p50=0.001, p99=0.002, images_per_second=4000.0, slowest=0.003)
@@ -101,7 +102,7 @@ def _answers(path: Path) -> Callable[[], object]:
 def _trace(precision: str) -> bytes:
     from enginewright.engine.record import LayerTime
     from enginewright.measure.changes import Measurements
-    from enginewright.measure.speed_records import Trace
+    from enginewright.measure.records import Trace
 
     layers = tuple(
         LayerTime(name=name, kind="Conv", precision="f32", computes=True, milliseconds=0.1) for name in LAYERS
@@ -128,7 +129,7 @@ def _times() -> bytes:
 
 def _compare_times() -> None:
     from enginewright.measure.changes import conclusion, describe
-    from enginewright.measure.speed_change import compare_times, find_exported_times, holds_exported_times
+    from enginewright.measure.exported_times import compare_times, find_exported_times, holds_exported_times
 
     holds_exported_times(str(TIMES))
     found = find_exported_times(str(TIMES))

@@ -245,7 +245,7 @@ def in_a_child(make: Callable[[Path], None], folder: Path) -> None:
 def _build(root: Path) -> None:
     from enginewright.core.params.build import Profile, Range
     from enginewright.data.sample_set import Manifest
-    from enginewright.engine.build import build_engine
+    from enginewright.engine.build import DescribedGraph, build_engine
     from enginewright.engine.machine import target_of
     from enginewright.engine.this_machine import describe_machine
 
@@ -263,7 +263,12 @@ def _build(root: Path) -> None:
     )
     (root / "artifacts").mkdir(exist_ok=True)
     machine.write(root / "artifacts/machine.json")
-    build_engine("fp32", given, target_of(machine, build.tensorrt), build, manifest, root / "artifacts/engines/fp32")
+    build_engine(
+        DescribedGraph("fp32", given, manifest),
+        target_of(machine, build.tensorrt),
+        build,
+        root / "artifacts/engines/fp32",
+    )
     given.unlink()
 
 

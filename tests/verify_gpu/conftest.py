@@ -14,7 +14,7 @@ from PIL import Image
 from support.gpu import KEEP, LIMITS, is_for
 
 from enginewright.core.params.build import Range
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.graph.onnx_file import load_graph, save_graph
@@ -82,7 +82,9 @@ def engines(graphs, machine, build, manifest, tmp_path_factory):
     options = build.tensorrt.model_copy(update={"optimization_level": 3, "avg_timing_iterations": 8})  # as by default
     as_by_default = build.model_copy(update={"tf32": False, "tensorrt": options})
     for name in filter(lambda name: is_for(machine, name), graphs):
-        build_engine(name, graphs[name], target_of(machine, options), as_by_default, manifest, folder / name)
+        build_engine(
+            DescribedGraph(name, graphs[name], manifest), target_of(machine, options), as_by_default, folder / name
+        )
     return folder
 
 
@@ -93,7 +95,9 @@ def build_once(machine, manifest, tmp_path_factory):
 
     def build(name, precision, onnx, params):
         if not (folder / name).exists():
-            build_engine(precision, onnx, target_of(machine, params.tensorrt), params, manifest, folder / name)
+            build_engine(
+                DescribedGraph(precision, onnx, manifest), target_of(machine, params.tensorrt), params, folder / name
+            )
         return folder / name
 
     return build
@@ -120,7 +124,7 @@ def built_with(graphs, machine, exact, manifest, tmp_path):
     def build(name, precision, **options):
         chosen = exact.model_copy(update={"tensorrt": exact.tensorrt.model_copy(update=options)})
         target = target_of(machine, chosen.tensorrt)
-        record = build_engine(precision, graphs[precision], target, chosen, manifest, tmp_path / name)
+        record = build_engine(DescribedGraph(precision, graphs[precision], manifest), target, chosen, tmp_path / name)
         return record, tmp_path / name
 
     return build

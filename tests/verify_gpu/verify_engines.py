@@ -3,6 +3,7 @@
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +12,12 @@ from onnx import numpy_helper
 from support.gpu import KEEP, LIMITS, PLAIN, REPLAYED, is_for, meant, relative_error
 from support.pass_checks import model_of_text
 
+from enginewright.bundle.facts import render
 from enginewright.bundle.gate import Passed
-from enginewright.bundle.triton import render
 from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.build import Range
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
@@ -54,7 +55,9 @@ def test_products_in_blocks_compute_what_their_graph_means(machine, exact, manif
     graph = model_of_text(f"g (float[batch,9,64] input) => (float[batch,9,64] logits) {{ {nodes} }}", weights)
     onnx = tmp_path / "model.onnx"
     save_graph(write_blocks(graph, in_blocks, {"up": 5.0, "down": 2.0}).model, onnx)
-    build_engine(in_blocks, onnx, target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "engine")
+    build_engine(
+        DescribedGraph(in_blocks, onnx, manifest), target_of(machine, exact.tensorrt), exact, tmp_path / "engine"
+    )
     tokens = random.normal(0, 1, (5, 9, 64)).astype(np.float32)
     with open_engine(tmp_path / "engine", machine, PLAIN) as engine:
         print(f"{in_blocks}: {engine.record.executed}")
@@ -108,7 +111,7 @@ def test_a_bundle_opens_the_engine_as_it_was_validated(layout, engines, graphs, 
     folder = tmp_path / "engine"
     folder.mkdir()
     optimize(graphs["fp16"], folder, exact, layout)
-    settings = Passed(folder, graphs["fp16"], record, None, machine).settings
+    settings = Passed(folder, graphs["fp16"], record, None, machine, Path(), ()).settings
     assert settings == {"use_tf32": "0", **layout}
     benchmark, batch = SimpleNamespace(threads=0), record.profile.batch
     facts = {"target": record.target, "settings": settings, "batch": batch, "sizes": {}, "benchmark": benchmark}
@@ -201,7 +204,9 @@ def test_a_plan_of_few_weights_keeps_them(tiny_onnx, machine, exact, manifest, t
         pytest.skip(f"{machine.runtime} has no such engines")
     options = exact.tensorrt.model_copy(update={"weights": "stripped"})
     build = exact.model_copy(update={"tensorrt": options})
-    record = build_engine("fp32", tiny_onnx, target_of(machine, options), build, manifest, tmp_path / "engine")
+    record = build_engine(
+        DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, options), build, tmp_path / "engine"
+    )
     print(said := capfd.readouterr().err)
     assert "the engine keeps its weights" in said
     assert (record.build.tensorrt.weights, record.weights) == ("inside", {})
@@ -304,7 +309,9 @@ def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, im
 
 def test_tf32_is_used_only_if_it_is_allowed(graphs, engines, machine, build, manifest, images, tmp_path):
     assert "tf32" not in EngineRecord.read(engines / "fp32" / "engine.json").executed
-    build_engine("fp32", graphs["fp32"], target_of(machine, build.tensorrt), build, manifest, tmp_path / "tf32")
+    build_engine(
+        DescribedGraph("fp32", graphs["fp32"], manifest), target_of(machine, build.tensorrt), build, tmp_path / "tf32"
+    )
     with open_engine(tmp_path / "tf32", machine, PLAIN) as engine:
         got = engine.run({"input": images})["logits"]
     assert relative_error(meant(graphs["fp32"], images), got) < 5e-3

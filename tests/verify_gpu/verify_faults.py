@@ -18,7 +18,7 @@ from support.paths import ROOT
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile, Range
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import cuda
 from enginewright.engine.machine import target_of
@@ -33,7 +33,7 @@ input()
 """
 BUILD = """
 import pickle, sys
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 build_engine(*pickle.load(open(sys.argv[1], "rb")))
 """
 RUN = """
@@ -82,7 +82,9 @@ def test_memory_that_another_process_holds(left, engines, graphs, machine, exact
     target, said = target_of(machine, exact.tensorrt), {}
     with held(left):
         for name, action in {
-            "build": lambda: build_engine("fp16", graphs["fp16"], target, exact, manifest, tmp_path / "fp16"),
+            "build": lambda: build_engine(
+                DescribedGraph("fp16", graphs["fp16"], manifest), target, exact, tmp_path / "fp16"
+            ),
             "run": lambda: run(engines / "fp32", PLAIN),
             "capture": lambda: run(engines / "fp32", REPLAYED),
         }.items():
@@ -93,7 +95,9 @@ def test_memory_that_another_process_holds(left, engines, graphs, machine, exact
                 said[name] = str(error)
     print(said)
     assert all("memory" in text or text == "worked" for text in said.values())
-    build_engine("fp16", graphs["fp16"], target, exact, manifest, tmp_path / "fp16")  # the GPU is as usable as before
+    build_engine(
+        DescribedGraph("fp16", graphs["fp16"], manifest), target, exact, tmp_path / "fp16"
+    )  # the GPU is as usable as before
     run(engines / "fp32", REPLAYED)
     assert [path.name for path in tmp_path.iterdir()] == ["fp16"]
 
@@ -109,7 +113,7 @@ def test_a_batch_that_does_not_fit_is_a_sentence(graphs, machine, exact, manifes
     target = target_of(machine, huge.tensorrt)
     with held(2048 * MB):
         try:
-            build_engine("fp32", graphs["fp32"], target, huge, manifest, tmp_path / "huge")
+            build_engine(DescribedGraph("fp32", graphs["fp32"], manifest), target, huge, tmp_path / "huge")
             said = error_of(open_engine, tmp_path / "huge", machine, PLAIN)
         except EnginewrightError as error:
             said = str(error)
@@ -119,11 +123,9 @@ def test_a_batch_that_does_not_fit_is_a_sentence(graphs, machine, exact, manifes
 
 def test_a_build_that_is_killed_leaves_nothing_that_stops_the_next(graphs, machine, exact, manifest, tmp_path):
     arguments = (
-        "fp16",
-        graphs["fp16"],
+        DescribedGraph("fp16", graphs["fp16"], manifest),
         target_of(machine, exact.tensorrt),
         exact,
-        manifest,
         tmp_path / "made" / "fp16",
     )
     (tmp_path / "arguments").write_bytes(pickle.dumps(arguments))

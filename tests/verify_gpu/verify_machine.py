@@ -23,7 +23,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.params.build import Profile, Range
 from enginewright.core.params.measuring import TORCH_TENSORRT, BenchmarkParams
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu import cuda
 from enginewright.engine.gpu.nvml import GpuSampler, process_megabytes
@@ -34,9 +34,9 @@ from enginewright.engine.runtimes import tensorrt
 from enginewright.engine.runtimes.tensorrt import TensorRT
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
+from enginewright.measure.benchmark import measure_engine_isolated
 from enginewright.measure.contenders import _compiled, pace_meter, pytorch_contender, require_possible
-from enginewright.measure.isolated import measure_engine_isolated
-from enginewright.measure.speed_records import SAME_PACE, Trace
+from enginewright.measure.records import SAME_PACE, Trace
 
 
 def test_an_element_that_is_not_written_is_seen(build):
@@ -120,7 +120,7 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
     """The batch is large enough to keep a real GPU busy, so that the times of launches do not count."""
     batch, engine = 512 if "SIMULATED_TENSORRT" in os.environ else 2048, tmp_path / "engine"
     large = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=batch, max=batch))})
-    build_engine("fp32", graphs["fp32"], target_of(machine, large.tensorrt), large, manifest, engine)
+    build_engine(DescribedGraph("fp32", graphs["fp32"], manifest), target_of(machine, large.tensorrt), large, engine)
 
     def milliseconds_of_compute():
         with open_engine(engine, machine, PLAIN) as opened:
@@ -236,7 +236,9 @@ def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, m
     def seconds(name, how=configure):
         monkeypatch.setattr(TensorRT, "_configure", how)
         target = target_of(machine, exact.tensorrt)
-        return build_engine("fp32", graphs["fp32"], target, exact, manifest, tmp_path / name).build_seconds
+        return build_engine(
+            DescribedGraph("fp32", graphs["fp32"], manifest), target, exact, tmp_path / name
+        ).build_seconds
 
     with pytest.raises(EnginewrightError):
         seconds("without timings", configure_without_timing)
@@ -253,7 +255,9 @@ def test_a_library_of_plugins_travels_with_its_engine(graphs, machine, exact, ma
         library = plugin_library(tmp_path / "own.so", kind)
         options = exact.tensorrt.model_copy(update={"plugins": (str(library),)})
         build = exact.model_copy(update={"tensorrt": options})
-        build_engine("fp32", graphs["fp32"], target_of(machine, options), build, manifest, tmp_path / "engine")
+        build_engine(
+            DescribedGraph("fp32", graphs["fp32"], manifest), target_of(machine, options), build, tmp_path / "engine"
+        )
         library.unlink()
         return tmp_path / "engine"
 

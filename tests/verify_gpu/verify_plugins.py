@@ -26,7 +26,7 @@ from pathlib import Path
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine
 from enginewright.engine.machine import target_of
 onnx, machine, build, manifest, folder = sys.argv[1:]
@@ -34,7 +34,7 @@ build = BuildParams.model_validate_json(build)
 target = target_of(Machine.model_validate_json(machine), build.tensorrt)
 manifest = Manifest.model_validate_json(manifest)
 try:
-    build_engine("fp32", Path(onnx), target, build, manifest, Path(folder))
+    build_engine(DescribedGraph("fp32", Path(onnx), manifest), target, build, Path(folder))
 except EnginewrightError as error:
     sys.exit(f"refused: {error}")
 """

@@ -1,23 +1,37 @@
 """Reduce a graph that a compiler gets wrong to a few nodes, and write a folder that its authors can run."""
 
+import importlib.metadata
 import itertools
+import platform
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from difflib import SequenceMatcher
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
 import onnx
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import new_folder, scratch_folder
+from enginewright.core.process import end_with_parent
+from enginewright.core.templates import templates_in
+from enginewright.core.text import last_line
+from enginewright.core.version import installed_version
 from enginewright.engine.machine import Target
-from enginewright.graph.onnx_file import count_nodes
+from enginewright.graph.onnx_file import count_nodes, save_graph
 from tools.reduction.case import Case
-from tools.reduction.pages import write_readme, write_script
 from tools.reduction.smallest import smallest
-from tools.reduction.trial import REFUSED, SCRIPT, Fault, run_case
 
+GRAPH, INPUTS, EXPECTED, SCRIPT = "model.onnx", "inputs.npz", "expected.npz", "fails.py"
+CURED_GRAPH = "model.xml"  # OpenVINO's own form of a graph, after our cures
+TRACEBACK = 1  # Python's exit code for a mistake in a script, or for a package that is missing
+DIFFERS, REFUSED, UNCOMPARED = 2, 3, 4  # the script's own exit codes
+ALIKE = 0.7  # of two messages, the least share of words that are the same
 # Executed before the script. OpenVINO's graphs are otherwise read without our cures.
 CURES = f"""\
 import openvino, sys
@@ -32,6 +46,27 @@ except Exception as error:
 FEW = 5  # operations
 SLOWEST_TRIAL, SHORTEST_LIMIT = 120.0, 12.0
 PATIENCE = 4  # times as long as the whole graph takes: a part that takes longer hangs
+TEMPLATES = templates_in(Path(__file__).parent)
+
+
+def require_replaceable(folder: Path) -> None:
+    """Refuse to replace anything but what an earlier reduction wrote."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / SCRIPT).is_file()):
+        raise EnginewrightError(
+            f"{folder} exists and was not written by `enginewright reduce`: give another folder with --out"
+        )
+
+
+class Fault(NamedTuple):
+    kind: Literal["differs", "refused", "crashes", "hangs"]
+    message: str  # of the script: its last line
+
+    def is_like(self, other: "Fault") -> bool:
+        """Tell whether it may be the same fault. A part of a graph may be refused for another reason than the whole."""
+        if self.kind != other.kind or self.kind == "differs":
+            return self.kind == other.kind
+        words = (re.findall(r"[A-Za-z_]{3,}", each.message) for each in (self, other))
+        return SequenceMatcher(None, *words, autojunk=False).ratio() >= ALIKE
 
 
 class Way(NamedTuple):
@@ -112,12 +147,81 @@ def _write_smallest(found: list[Case], whole: Fault, way: Way, limit: float, fol
         )
 
 
-def require_replaceable(folder: Path) -> None:
-    """Refuse to replace anything but what an earlier reduction wrote."""
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / SCRIPT).is_file()):
-        raise EnginewrightError(
-            f"{folder} exists and was not written by `enginewright reduce`: give another folder with --out"
+def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: float = 120) -> Fault | None:
+    """Write the case into the folder, and return how the script fails there, or None if all is right.
+
+    `prepare` is Python code that the child process executes before the script.
+    """
+    watched = f"from {end_with_parent.__module__} import end_with_parent\nend_with_parent()"
+    save_graph(case.model, folder / GRAPH)
+    for name, runs in ((INPUTS, case.runs), (EXPECTED, case.expected)):
+        by_run = {f"{number}:{tensor}": array for number, run in enumerate(runs) for tensor, array in run.items()}
+        np.savez(folder / name, **by_run, allow_pickle=False)  # type: ignore[arg-type]  # it takes arrays by any name
+    (folder / SCRIPT).write_text(script, encoding="utf-8")
+    program = f"{watched}\n{prepare}\nimport runpy\nrunpy.run_path({SCRIPT!r}, run_name='__main__')"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            errors="replace",
         )
+    except subprocess.TimeoutExpired:
+        return Fault("hangs", f"no answer within {seconds:.0f} s")
+    message = last_line(child.stdout)
+    match child.returncode:
+        case 0:
+            return None
+        case code if code == REFUSED:
+            return Fault("refused", message)
+        case code if code == DIFFERS:
+            return Fault("differs", message)
+        case code if code == UNCOMPARED:
+            raise EnginewrightError(f"{SCRIPT}: {message}: give a graph or samples that return something")
+        case code if code == TRACEBACK:
+            raise EnginewrightError(
+                f"{SCRIPT} cannot run here, which says nothing of the graph: {last_line(child.stderr)}"
+            )
+        case code:
+            return Fault("crashes", f"signal {-code}" if code < 0 else f"exit code {code}")
+
+
+def write_script(target: Target, limit: float, headline: str, cured: bool) -> str:
+    facts = RUNTIMES[target.runtime]
+    return TEMPLATES.get_template(f"{SCRIPT}.j2").render(
+        headline=headline,
+        cured=cured,
+        script=SCRIPT,
+        differs=DIFFERS,
+        refused=REFUSED,
+        uncompared=UNCOMPARED,
+        model=CURED_GRAPH if cured else GRAPH,
+        title=facts.title,
+        runtime=target.runtime,
+        limit=limit,
+        compares=not facts.is_tensorrt,
+        provider="CUDAExecutionProvider" if target.device == "cuda" else "CPUExecutionProvider",
+        capabilities=[f"SM{each.replace('.', '')}" for each in target.capabilities] if facts.builds_without_gpu else [],
+    )
+
+
+def write_readme(model: onnx.ModelProto, target: Target, fault: Fault, cured: bool) -> str:
+    what = {"differs": "results differ from ONNX's definition", "refused": "a valid graph is refused"}
+    return TEMPLATES.get_template("README.md.j2").render(
+        title=f"{RUNTIMES[target.runtime].title} {target.runtime_version}",
+        what=what.get(fault.kind, f"it {fault.kind}"),
+        message=fault.message,
+        script=SCRIPT,
+        cured=cured,
+        nodes=model.graph.node,
+        processor=" ".join(filter(None, (target.device_name or target.device, *target.capabilities))),
+        system=platform.platform(),
+        python=platform.python_version(),
+        numpy=importlib.metadata.version("numpy"),
+        reference=installed_version(*RUNTIMES["onnxruntime"].distributions),
+    )
 
 
 def summary(case: Case, fault: Fault, folder: Path, seconds_left: bool) -> str:
@@ -125,12 +229,9 @@ def summary(case: Case, fault: Fault, folder: Path, seconds_left: bool) -> str:
     found = f"{folder}: {case.operations} operations in {_nodes(case.model)}: {fault.kind}: {fault.message}"
     if case.operations <= FEW:
         return found
-    why = (
-        "fewer do not show it, so that each may add a little, as rounding does"
-        if seconds_left
-        else "the time was over: allow more with --seconds"
-    )
-    return f"{found}. {why[0].upper()}{why[1:]}"
+    if seconds_left:
+        return f"{found}. Fewer do not show it, so that each may add a little, as rounding does"
+    return f"{found}. The time was over: allow more with --seconds"
 
 
 def _right(way: Way, title: str) -> str:

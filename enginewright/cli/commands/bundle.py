@@ -3,8 +3,11 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
+from enginewright.bundle.gate import require_passed
+from enginewright.bundle.write import read_key, write_bundle
 from enginewright.cli.arguments import FILE, FOLDER, PRECISION, add_completed, add_path
 from enginewright.core.files import ARTIFACTS, REPORTS
+from enginewright.core.params.all import Params
 
 EXAMPLES = """\
 examples:
@@ -28,10 +31,9 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.bundle.write import write_bundle
-
-    folder, doubts = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports, chosen.sign)
-    print(folder)
-    for doubt in doubts:
+    key = read_key(chosen.sign) if chosen.sign else None
+    passed = require_passed(chosen.precision, chosen.artifacts, chosen.reports)
+    print(write_bundle(passed, Params.read(), chosen.out, key))
+    for doubt in passed.doubts:
         print(doubt, file=sys.stderr)
     return 0

@@ -1,18 +1,24 @@
-"""`enginewright compare`."""
+"""`enginewright compare`: tell whether a later run is slower or less accurate than an earlier one."""
 
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from enginewright.cli.arguments import RUN, add_path
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
 from enginewright.core.text import confidence
+from enginewright.measure.changes import TOGETHER, Outcome, conclusion, describe, read_measurements
+from enginewright.measure.comparison import SpeedChanges, common_precisions, compare_runs
+from enginewright.measure.exported_times import (
+    LIMITS,
+    compare_times,
+    find_exported_times,
+    holds_exported_times,
+)
+from enginewright.measure.race import race_runs
 
-if TYPE_CHECKING:
-    from enginewright.measure.changes import Outcome
-    from enginewright.measure.speed_change import SpeedChanges
-
-REGRESSION, NOT_COMPARABLE, UNSURE = 3, 4, 6
+STATUSES, UNSURE = {Outcome.REGRESSION: 3, Outcome.NOT_COMPARABLE: 4}, 6
 EXAMPLES = """\
 examples:
   enginewright compare HEAD~1 reports
@@ -46,35 +52,22 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.measure.speed_change import holds_exported_times
-
     if holds_exported_times(chosen.before) or holds_exported_times(chosen.after):
         return _compare_times(chosen)
     return _compare_runs(chosen)
 
 
 def _compare_times(chosen: Namespace) -> int:
-    from enginewright.core.errors import EnginewrightError
-    from enginewright.measure.changes import conclusion, describe
-    from enginewright.measure.speed_change import LIMITS, compare_times, find_exported_times
-
     if chosen.race:
         raise EnginewrightError("--race needs the engines of two runs, and times of trtexec have none")
     before, after = find_exported_times(chosen.before), find_exported_times(chosen.after)
     changes = compare_times(before, after, chosen.confidence)
     rows = [change.model_dump() for change in changes]
     print(json.dumps(rows, indent=2) if chosen.json else f"{describe(changes, chosen.confidence)}\n\n{LIMITS}")
-    return _status(conclusion(changes))
-
-
-def _status(found: "Outcome") -> int:
-    return {"regression": REGRESSION, "not comparable": NOT_COMPARABLE}.get(found, 0)
+    return STATUSES.get(conclusion(changes), 0)
 
 
 def _compare_runs(chosen: Namespace) -> int:
-    from enginewright.measure.changes import TOGETHER, Outcome, conclusion, describe, read_measurements
-    from enginewright.measure.comparison import common_precisions, compare_runs
-
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
     precisions = [new.precision for _, new in common_precisions(before, after)]
     raced = _race(chosen.before, chosen.after, precisions) if chosen.race else {}
@@ -88,13 +81,11 @@ def _compare_runs(chosen: Namespace) -> int:
     found = conclusion(changes)
     if found != Outcome.REGRESSION and any(entry.validation.not_enough_samples for entry in after.precisions):
         return UNSURE
-    return _status(found)
+    return STATUSES.get(found, 0)
 
 
-def _race(before: str, after: str, precisions: Collection[str]) -> "Mapping[str, SpeedChanges]":
-    from enginewright.core.params.all import Params
-    from enginewright.measure.earlier_engines import engines_of
-    from enginewright.measure.race import race_runs
+def _race(before: str, after: str, precisions: Collection[str]) -> Mapping[str, SpeedChanges]:
+    from enginewright.measure.earlier_engines import engines_of  # which needs DVC, and a light installation has none
 
     with engines_of(before) as old, engines_of(after) as new:
         return race_runs(old, new, precisions, Params.read())

@@ -35,7 +35,6 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-
     checks = examine()
     print(as_json(checks) if chosen.json else as_text(checks, sys.stdout))
     return 0 if can_run(checks) else 1

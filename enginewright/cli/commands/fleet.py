@@ -1,17 +1,17 @@
-"""`enginewright fleet`."""
+"""`enginewright fleet`: build, validate and race on all machines of fleet.yaml, and make one page."""
 
 import json
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from enginewright.cli.arguments import FILE, add_path
-from enginewright.core.files import REPORTS
-
-if TYPE_CHECKING:
-    from enginewright.targets.answer import Answer
-    from enginewright.targets.file import Fleet
+from enginewright.cli.arguments import FILE, add_path, number_above_zero
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import REPORTS, new_file
+from enginewright.core.params.all import Params
+from enginewright.model.user_code import users_code
+from enginewright.targets.answer import Answer
+from enginewright.targets.file import Fleet
 
 FAILED = 5
 PAGE = REPORTS / "fleet.html"
@@ -37,30 +37,18 @@ def add_arguments(command: ArgumentParser) -> None:
     which.add_argument("--label", metavar="LABEL", help="answer as the target with this runner's label, make no page")
     limit = "choose the cheapest whose answers take no longer, such as 2ms"
     command.add_argument("--latency", type=milliseconds, metavar="MS", help=limit)
-    command.add_argument("--budget", type=amount, metavar="COST", help="choose the quickest that costs no more")
+    command.add_argument(
+        "--budget", type=number_above_zero, metavar="COST", help="choose the quickest that costs no more"
+    )
     add_path(command, "--page", FILE, default=PAGE, metavar="FILE", help=f"where the page goes, {PAGE} if not given")
     command.add_argument("--json", action="store_true", help="print the answers as JSON")
 
 
 def milliseconds(given: str) -> float:
-    return amount(given.removesuffix("ms").strip())
-
-
-def amount(given: str) -> float:
-    try:
-        value = float(given)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise ArgumentTypeError(f"{given} is no number above 0")
-    return value
+    return number_above_zero(given.removesuffix("ms").strip())
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.core.errors import EnginewrightError
-    from enginewright.core.files import new_file
-    from enginewright.targets.file import Fleet
-
     fleet = Fleet.read(chosen.file)
     asked = fleet.only(tuple(chosen.target))
     from enginewright.targets.page import as_text, render_fleet  # these take a second, and a mistake is told at once
@@ -71,8 +59,12 @@ def run(chosen: Namespace) -> int:
         if target is None:
             print(f"{chosen.file} has no target on the runner {chosen.label}, so there is nothing to answer")
             return 0
-        return 0 if answer_as(target) else FAILED
-    failed = [] if chosen.known else ask_fleet(asked)
+        params = Params.read()
+        return 0 if answer_as(target, params, users_code(params)) else FAILED
+    failed = []
+    if not chosen.known:
+        params = Params.read()
+        failed = ask_fleet(asked, params, users_code(params))
     models = known_answers(fleet)
     if not models and chosen.known and not (chosen.latency or chosen.budget):
         print("no target has answered yet")
@@ -91,10 +83,9 @@ def run(chosen: Namespace) -> int:
     return FAILED if failed else int(not chose)
 
 
-def say_what_to_take(fleet: "Fleet", models: "dict[str, list[Answer]]", chosen: Namespace) -> bool:
+def say_what_to_take(fleet: Fleet, models: dict[str, list[Answer]], chosen: Namespace) -> bool:
     """Name the choice for each model. Return False if there is one that nothing keeps the limits for."""
-    from enginewright.core.errors import EnginewrightError
-    from enginewright.targets.run import choose, described, offers_of
+    from enginewright.targets.choice import choose, described, offers_of
 
     chose = True
     for title, answers in models.items():

@@ -1,4 +1,4 @@
-"""`enginewright infer`."""
+"""`enginewright infer`: answer for images, texts or arrays with an engine, as its task answers."""
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -9,6 +9,7 @@ from typing import Any
 from enginewright import open_engine
 from enginewright.cli.arguments import FILE, FOLDER, add_engine, add_path
 from enginewright.cli.inputs import (
+    QUALITY,
     ArraysReader,
     ImageReader,
     Row,
@@ -20,7 +21,6 @@ from enginewright.cli.inputs import (
     find_texts,
     picture_files,
     print_answer,
-    save_picture,
 )
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RANKING
@@ -29,6 +29,7 @@ from enginewright.data.texts import Text
 from enginewright.engine.record import EngineRecord, read_engine, require_engine
 
 UNREADABLE = 5
+WIDEST = 60  # of a column of texts, in a line for people
 EXAMPLES = """\
 examples:
   enginewright infer artifacts/engines/int8 cat.jpg dog.png
@@ -69,7 +70,6 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-
     unread = infer(
         chosen.engine, chosen.samples, chosen.top, chosen.batch, chosen.threads or 0, chosen.json, chosen.pictures
     )
@@ -80,11 +80,6 @@ def _positive(given: str) -> int:
     if not given.isdecimal() or int(given) < 1:
         raise ArgumentTypeError(f"{given} is no whole number from 1 on")
     return int(given)
-
-
-# Answer for images, texts or arrays with an engine, as its task answers: classes, boxes, numbers.
-
-WIDEST = 60  # of a column of texts, in a line for people
 
 
 def infer(
@@ -103,8 +98,13 @@ def infer(
     text, takes_images = record.text, record.preprocessing is not None
     if pictures and not takes_images:
         raise EnginewrightError(f"--pictures is for images, and {folder} takes {'texts' if text else 'arrays'}")
-    images = find_images(list(map(Path, places))) if takes_images else []
-    found = images if takes_images else _not_images(record, places)
+    found: Sequence[Path] | Sequence[Text] | Sequence[Row]
+    if takes_images:
+        found = images = find_images(list(map(Path, places)))
+    elif text:
+        found = find_texts(list(map(str, places)), text)
+    else:
+        found = find_rows(list(map(Path, places)), [spec.name for spec in record.interface.sampled])
     drawn = picture_files(images, pictures) if pictures else {}
     width = max(len(as_written(each)) for each in found)
     unread = 0
@@ -118,18 +118,13 @@ def infer(
             unread += answer.error is not None
             print_answer(answer, min(width, WIDEST) if text else width, as_lines)
             if answer.picture and isinstance(answer.given, Path):
-                save_picture(answer.picture, drawn[answer.given])
+                drawn[answer.given].parent.mkdir(parents=True, exist_ok=True)
+                answer.picture.save(drawn[answer.given], quality=QUALITY)
         if reader.cut:
             print(f"longer than the model reads, and cut: {reader.cut} of {len(found)} texts", file=sys.stderr)
     if unread:
         print(f"could not be read: {unread} of {len(found)} images", file=sys.stderr)
     return unread
-
-
-def _not_images(record: EngineRecord, places: Sequence[str | Path]) -> Sequence[Text | Row]:
-    if record.text:
-        return find_texts(list(map(str, places)), record.text)
-    return find_rows(list(map(Path, places)), [spec.name for spec in record.interface.sampled])
 
 
 def _with_bar(batches: list[Any]) -> Iterable[Any]:

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from enginewright.cli.arguments import add_engine
+from enginewright.engine.description import describe_engine, engine_as_json
 
 EXAMPLES = """\
 examples:
@@ -18,7 +19,5 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.engine.description import describe_engine, engine_as_json
-
     print(engine_as_json(chosen.engine) if chosen.json else describe_engine(chosen.engine))
     return 0

@@ -1,4 +1,4 @@
-"""`enginewright keep`."""
+"""`enginewright keep`: write into params.yaml what a search found."""
 
 import re
 from argparse import ArgumentParser, Namespace
@@ -12,6 +12,7 @@ from enginewright.core.params.section import PARAMS_FILE
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search.records import Search
 
+SEARCHED, RESCUED = Path("artifacts/searched"), Path("artifacts/rescued")
 EXAMPLES = """\
 examples:
   enginewright keep int8
@@ -27,14 +28,8 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-
     print(freeze_search(chosen.precision))
     return 0
-
-
-# Write into params.yaml what a search found.
-
-SEARCHED, RESCUED = Path("artifacts/searched"), Path("artifacts/rescued")
 
 
 def freeze_search(precision: str) -> str:

@@ -1,10 +1,10 @@
-"""`enginewright reduce`."""
+"""`enginewright reduce`: reduce the fault of a precision's engine, with its graph, its runtime and samples."""
 
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from enginewright.cli.arguments import FILE, FOLDER, PRECISION, add_completed, add_path
+from enginewright.cli.arguments import FILE, FOLDER, PRECISION, add_completed, add_path, number_above_zero
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import ARTIFACTS, VALIDATION_SAMPLES
@@ -19,6 +19,8 @@ from enginewright.graph.onnx_file import graph_inputs, load_graph
 from tools.reduction.case import Case
 from tools.reduction.reduce import Way, reduce_fault, require_replaceable, summary
 
+LARGEST_BATCH = 16
+SHARE = 1 / 3  # of the relative error that the thresholds allow: from there on a result counts as wrong
 EXAMPLES = """\
 examples:
   enginewright reduce int8
@@ -40,68 +42,39 @@ def add_arguments(command: ArgumentParser) -> None:
     cures = "read the graph as OpenVINO does by itself, without what is done about its known faults"
     command.add_argument("--without-cures", action="store_true", help=cures)
     limit = "the relative error from which on a result is wrong; a third of precisions.P.thresholds if not given"
-    command.add_argument("--limit", type=above_zero, metavar="ERROR", help=limit)
-    command.add_argument("--seconds", type=above_zero, default=600, metavar="SECONDS", help="how long to search, 600")
+    command.add_argument("--limit", type=number_above_zero, metavar="ERROR", help=limit)
+    command.add_argument(
+        "--seconds", type=number_above_zero, default=600, metavar="SECONDS", help="how long to search, 600"
+    )
     add_path(command, "--out", FOLDER, metavar="FOLDER", help="reduced/PRECISION if not given")
     where = f"where what the pipeline made is, {ARTIFACTS} if not given"
     add_path(command, "--artifacts", FOLDER, default=ARTIFACTS, metavar="FOLDER", help=where)
 
 
-def above_zero(given: str) -> float:
-    try:
-        number = float(given)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise ArgumentTypeError(f"{given} is no number above zero")
-    return number
-
-
 def run(chosen: Namespace) -> int:
-
-    cured = not chosen.without_cures
-    given = chosen.graph, chosen.runtime, cured, chosen.limit, chosen.seconds, chosen.out, chosen.artifacts
-    print(reduce_precision(chosen.precision, *given))
-    return 0
-
-
-# Reduce the fault of a precision's engine: find its graph, its runtime and samples of the project.
-
-LARGEST_BATCH = 16
-SHARE = 1 / 3  # of the relative error that the thresholds allow: from there on a result counts as wrong
-REDUCED = Path("reduced")
-
-
-def reduce_precision(
-    precision: str,
-    graph: Path | None,
-    runtime: str | None,
-    cured: bool,
-    limit: float | None,
-    seconds: float,
-    out: Path | None,
-    artifacts: Path,
-) -> str:
-    """Return what was found, as a sentence."""
+    """Print what was found, as a sentence."""
+    precision, out = chosen.precision, chosen.out or Path("reduced") / chosen.precision
     params = Params.read()
     if precision not in params.precisions:
         raise EnginewrightError(f"params.yaml makes no '{precision}'{suggestion(precision, params.precisions)}")
-    require_replaceable(folder := out or REDUCED / precision)
-    onnx = graph or artifacts / "converted" / precision / "model.onnx"
+    require_replaceable(out)
+    onnx = chosen.graph or chosen.artifacts / "converted" / precision / "model.onnx"
     model = load_graph(onnx)
     if not model.graph.node:
         raise EnginewrightError(f"{onnx} has no nodes")
-    target = _target(runtime, params, artifacts)
+    target = _target(chosen.runtime, params, chosen.artifacts)
     allowed = params.precisions[precision].thresholds.relative_error
-    way = Way(target, limit or round(allowed * SHARE, 6), cured and target.runtime == "openvino")
-    runs = _runs(SampleSet.open(artifacts / VALIDATION_SAMPLES.relative_to("artifacts")), params)
+    cured = not chosen.without_cures and target.runtime == "openvino"
+    way = Way(target, chosen.limit or round(allowed * SHARE, 6), cured)
+    runs = _runs(SampleSet.open(chosen.artifacts / VALIDATION_SAMPLES.relative_to("artifacts")), params)
     names = [tensor.name for tensor in graph_inputs(model.graph)]
     if missing := [name for name in names if name not in runs[0]]:
         raise EnginewrightError(f"{onnx} reads '{missing[0]}', and the samples have {', '.join(runs[0])}")
     fed = [{name: run[name] for name in names} for run in runs]
     started = time.monotonic()
-    least, fault = reduce_fault(Case(model, fed), way, seconds, folder)
-    return summary(least, fault, folder, time.monotonic() - started < seconds)
+    least, fault = reduce_fault(Case(model, fed), way, chosen.seconds, out)
+    print(summary(least, fault, out, time.monotonic() - started < chosen.seconds))
+    return 0
 
 
 def _target(runtime: str | None, params: Params, artifacts: Path) -> Target:

@@ -1,4 +1,4 @@
-"""`enginewright refit`."""
+"""`enginewright refit`: put other weights into an engine, and prove that they arrived."""
 
 import os
 import shutil
@@ -18,12 +18,12 @@ from enginewright.engine.record import RECORD, REPRODUCE, WEIGHTS, EngineRecord,
 from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.runtimes.tensorrt import PLAN, TensorRT
 from enginewright.engine.this_machine import describe_machine
-from enginewright.engine.tools import INPUTS, least_cosine, reproduce_script, write_script
+from enginewright.engine.tools import COMPARISON, INPUTS, comparison_script, least_cosine, reproduce_script
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.files import data_of, graph_bytes, graph_files, graph_sha256
 from enginewright.graph.onnx_file import load_graph, sha256_without_weights
-from enginewright.measure.accuracy_records import Errors
 from enginewright.measure.agreement import compare
+from enginewright.measure.records import Errors
 
 EXAMPLES = """\
 examples:
@@ -43,14 +43,8 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-
     print(f"{chosen.out}: {refit_engine(chosen.engine, chosen.onnx, chosen.out)}")
     return 0
-
-
-# Put other weights into an engine, and prove that they arrived.
-
-PLAIN = InferenceParams(threads=0, cuda_graph=False)
 
 
 def refit_engine(folder: Path, onnx: Path, out: Path) -> str:
@@ -113,7 +107,7 @@ def _write(record: EngineRecord, folder: Path, onnx: Path, unfinished: Path, pla
     script = reproduce_script(refitted, os.path.relpath(onnx, place))
     (unfinished / REPRODUCE).write_text(script, encoding="utf-8")
     if not weights:
-        write_script(refitted, onnx, unfinished, place)
+        (unfinished / COMPARISON).write_text(comparison_script(refitted, onnx, place), encoding="utf-8")
 
 
 def _errors(folder: Path, machine: Machine, onnx: Path) -> Errors:
@@ -121,7 +115,7 @@ def _errors(folder: Path, machine: Machine, onnx: Path) -> Errors:
     from polygraphy.json import load_json
 
     meant, found = run_as_written(onnx), []
-    with open_engine(folder, machine, PLAIN) as engine:
+    with open_engine(folder, machine, InferenceParams(threads=0, cuda_graph=False)) as engine:
         for feeds in load_json(str(folder / INPUTS)):
             given: Feeds = dict(feeds)
             found.append(compare(meant(given), engine.run(given)))

@@ -12,7 +12,7 @@ from enginewright.core.errors import EnginewrightError
 NO_GPU = "this machine shows no NVIDIA GPU"
 NO_DEVICE = "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
 LEAST_MEMORY = 64 << 20  # in bytes: with 20 MB, TensorRT 10.6 crashed on an H200 where it opened a plan
-POISON = 0xFF  # filled with it, every float type is NaN, so that an element which is never written is seen
+POISON = 0xFF  # bytes of NaN in every float type, so that an element which is never written is seen
 
 
 class Stream:
@@ -20,11 +20,7 @@ class Stream:
 
     def __init__(self) -> None:
         self._stream = _call("cudaStreamCreateWithFlags", _cudart().cudaStreamNonBlocking)
-        self._before, self._after = Event(), Event()
-
-    @property
-    def handle(self) -> int:
-        return int(self._stream)
+        self.handle = int(self._stream)
 
     def copy_in(self, source: "Pinned", target: "Buffer", size: int) -> None:
         kind = _cudart().cudaMemcpyKind.cudaMemcpyHostToDevice
@@ -36,16 +32,6 @@ class Stream:
 
     def poison(self, target: "Buffer", size: int) -> None:
         _call("cudaMemsetAsync", target.address, POISON, size, self._stream)
-
-    def start_clock(self) -> None:
-        self.mark(self._before)
-
-    def stop_clock(self) -> None:
-        self.mark(self._after)
-
-    def clocked_seconds(self) -> float:
-        """Return the seconds between start and stop by the device's clock. Call it after `synchronize`."""
-        return self._after.seconds_after(self._before)
 
     def mark(self, event: "Event") -> None:
         """Let the event happen when the work so far is done."""
@@ -74,8 +60,6 @@ class Stream:
         _call("cudaGraphLaunch", graph.executable, self._stream)
 
     def close(self) -> None:
-        self._before.close()
-        self._after.close()
         _release("cudaStreamDestroy", self._stream)
 
 
@@ -138,31 +122,24 @@ class Pinned:
         _release("cudaFreeHost", self.address)
 
 
-def require_driver() -> None:
-    """Refuse to go on without a driver, or with one that is older than the CUDA of the installed libraries."""
+def require_gpu() -> None:
+    """Refuse to go on without a driver, with one that is older than the CUDA of the installed libraries, or where CUDA
+    sees no GPU: CUDA_VISIBLE_DEVICES may hide all of them."""
     supported, needed = _call("cudaDriverGetVersion"), _call("cudaRuntimeGetVersion")
     if not supported:
         raise EnginewrightError(NO_GPU)
     if supported // 1000 < needed // 1000:
         raise EnginewrightError(_too_old(supported, needed))
-
-
-def require_device() -> None:
-    """Refuse to go on where CUDA sees no GPU. CUDA_VISIBLE_DEVICES may hide all of them."""
     if not _call("cudaGetDeviceCount"):
         raise EnginewrightError(NO_DEVICE)
 
 
-def describe_device() -> tuple[str, str]:
-    """Return the GPU's name, which is that of the slice if the GPU is split (MIG), and its compute capability."""
+def describe_device() -> tuple[str, str, str]:
+    """Return the GPU's name, which is that of the slice if the GPU is split (MIG), its compute capability, and the
+    version of CUDA that the driver goes up to."""
     found = _call("cudaGetDeviceProperties", 0)
-    name = found.name if isinstance(found.name, bytes) else bytes(found.name)
-    return name.split(b"\0")[0].decode(), f"{found.major}.{found.minor}"
-
-
-def supported_cuda() -> str:
-    """Return the version of CUDA that the driver goes up to."""
-    return _written(_call("cudaDriverGetVersion"))
+    name = bytes(found.name).split(b"\0")[0].decode()
+    return name, f"{found.major}.{found.minor}", _written(_call("cudaDriverGetVersion"))
 
 
 def free_memory() -> int:
@@ -191,7 +168,7 @@ def _call(name: str, *arguments: Any) -> Any:
 
 
 def _release(name: str, resource: Any) -> None:
-    """Free a resource without ever raising: after a fault every call fails, and the user must read of the fault."""
+    """Free a resource and never raise: after a fault every call fails, and the user must read of the fault."""
     getattr(_cudart(), name)(resource)
 
 

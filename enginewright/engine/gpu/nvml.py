@@ -1,5 +1,5 @@
-"""Ask NVIDIA's management library what CUDA does not know: the driver, the memory that a process takes of the GPU, and
-its clocks and power. Nothing depends on it: some containers do not have it."""
+"""Find the GPU by CUDA, and ask NVIDIA's management library what CUDA does not know: the driver, the memory that a
+process takes of the GPU, its clocks and power. Nothing depends on that library: some containers do not have it."""
 
 import os
 import sys
@@ -13,20 +13,55 @@ import pynvml
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
-from enginewright.engine.gpu.cuda import (
-    NO_GPU,
-    bus_address,
-    describe_device,
-    require_device,
-    require_driver,
-    supported_cuda,
-)
+from enginewright.engine.gpu.cuda import NO_GPU, bus_address, describe_device, require_gpu
 
-# The record of the state of a GPU while it was timed.
+SECONDS_BETWEEN_SAMPLES = 0.2
+THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, since it does not disturb a timing.
+    "power cap": "nvmlClocksEventReasonSwPowerCap",
+    "thermal": "nvmlClocksEventReasonSwThermalSlowdown",
+    "hardware thermal": "nvmlClocksThrottleReasonHwThermalSlowdown",
+    "hardware power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
+    "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
+}
+
+
+class Hardware(NamedTuple):
+    device_name: str
+    capability: str
+    driver: str
+    cuda: str
+
+
+def find_gpu() -> Hardware | None:
+    """Return the GPU that CUDA would use, or None: `why_no_gpu` says why."""
+    if why_no_gpu():
+        return None
+    name, capability, cuda = describe_device()
+    return Hardware(name, capability, driver_version(), cuda)
+
+
+def why_no_gpu() -> str | None:
+    """Return why no GPU can be used here, or None if one can."""
+    try:
+        require_gpu()
+    except ImportError:  # CUDA's bindings are installed on Linux alone
+        return NO_GPU
+    except EnginewrightError as error:
+        return str(error)
+    return None
+
+
+def driver_version() -> str:
+    """Return the version of the driver, or "unknown" where this library is missing or does not answer."""
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return "unknown"
 
 
 class GpuConditions(Record):
-    """Clocks in MHz, watts and degrees Celsius over all samples; the share of them that each throttling was seen in."""
+    """The state of a GPU while it was timed, over all samples, and the share of them in which throttling was seen."""
 
     samples: int
     clock_low: int
@@ -39,16 +74,6 @@ class GpuConditions(Record):
     throttled: dict[str, float]
 
 
-SECONDS_BETWEEN_SAMPLES = 0.2
-THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, since it does not disturb a timing.
-    "power cap": "nvmlClocksEventReasonSwPowerCap",
-    "thermal": "nvmlClocksEventReasonSwThermalSlowdown",
-    "hardware thermal": "nvmlClocksThrottleReasonHwThermalSlowdown",
-    "hardware power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
-    "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
-}
-
-
 class Sample(NamedTuple):
     """Clocks in MHz, power in watts, temperature in degrees Celsius."""
 
@@ -58,15 +83,6 @@ class Sample(NamedTuple):
     power: float
     temperature: int
     throttled: str
-
-
-def driver_version() -> str:
-    """Return the version of the driver, or "unknown" where this library is missing or does not answer."""
-    try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return "unknown"
 
 
 def process_megabytes() -> float | None:
@@ -137,32 +153,3 @@ class GpuSampler:
 
 def _handle() -> Any:
     return pynvml.nvmlDeviceGetHandleByPciBusId(bus_address())
-
-
-# Find the GPU by CUDA alone: a container that may compute need not have NVIDIA's management library.
-
-
-class Hardware(NamedTuple):
-    device_name: str
-    capability: str
-    driver: str
-    cuda: str
-
-
-def find_gpu() -> Hardware | None:
-    """Return the GPU that CUDA would use, or None: `why_no_gpu` says why."""
-    if why_no_gpu():
-        return None
-    return Hardware(*describe_device(), driver=driver_version(), cuda=supported_cuda())
-
-
-def why_no_gpu() -> str | None:
-    """Return why no GPU can be used here, or None if one can."""
-    try:
-        require_driver()
-        require_device()
-    except ImportError:  # CUDA's bindings are installed on Linux alone
-        return NO_GPU
-    except EnginewrightError as error:
-        return str(error)
-    return None

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Protocol, TypeVar
@@ -18,35 +18,6 @@ from enginewright.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
 from enginewright.engine.machine import Moments
 from enginewright.engine.runtimes import Arrays
 from enginewright.graph.interface import Blueprint, TensorSpec
-
-# Scratch memory that contexts of an engine share: they compute in turns, and only copies go on side by side.
-
-
-class Scratch:
-    """Memory that is freed with the last of its users."""
-
-    def __init__(self, size: int, users: int) -> None:
-        self.size, self._users, self._lock = size, users, Lock()
-        self._held = ExitStack()
-        buffer = Buffer(max(size, 1))
-        self._held.callback(buffer.close)
-        self.address, self._last = buffer.address, Event()
-        self._held.callback(self._last.close)
-
-    @contextmanager
-    def turn(self, stream: Stream) -> Iterator[None]:
-        """Let what is put on the stream meanwhile begin after what others compute. The GPU waits, not the host."""
-        with self._lock:
-            stream.wait_for(self._last)
-            yield
-            stream.mark(self._last)
-
-    def close(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._held.close()
-
 
 Shape = tuple[int, ...]
 Kept = TypeVar("Kept", "Growing", Buffer, Event, Pinned)
@@ -85,16 +56,39 @@ class Growing:
         size = max(size, 1)  # TensorRT takes no null pointer for an empty output either
         if size > self.size:
             self.close()
-            self.device = Buffer(size)
-            self._held.callback(self.device.close)
-            self.host = Pinned(size)
-            self._held.callback(self.host.close)
+            self.device = self._held.enter_context(closing(Buffer(size)))
+            self.host = self._held.enter_context(closing(Pinned(size)))
             self.size = size
         return self.device.address
 
     def close(self) -> None:
         self._held.close()
         self.size = 0
+
+
+class Scratch:
+    """Memory that contexts of an engine share: they compute in turns, and only copies go on side by side. It is freed
+    with the last of its users."""
+
+    def __init__(self, size: int, users: int) -> None:
+        self.size, self._users, self._lock = size, users, Lock()
+        self._held = ExitStack()
+        self.address = self._held.enter_context(closing(Buffer(max(size, 1)))).address
+        self._last = self._held.enter_context(closing(Event()))
+
+    @contextmanager
+    def turn(self, stream: Stream) -> Iterator[None]:
+        """Let what is put on the stream meanwhile begin after what others compute. The GPU waits, not the host."""
+        with self._lock:
+            stream.wait_for(self._last)
+            yield
+            stream.mark(self._last)
+
+    def close(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._held.close()
 
 
 class DeviceSession:
@@ -108,30 +102,25 @@ class DeviceSession:
         self._interface, largest = blueprint.interface, blueprint.build.profile.at("max")
         self._shapes: Mapping[str, Shape] = {}
         self._graph: Graph | None = None
-        self._resources = ExitStack()
-        with ExitStack() as on_failure:
-            on_failure.callback(self.close)
+        with ExitStack() as self._resources:
             self._resources.callback(stream.close)
             if scratch:
                 self._resources.callback(scratch.close)
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
-            self._values = {name: self._stay(values) for name, values in self._interface.holding(largest).items()}
-            shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
+            held = self._interface.holding(largest).items()
+            self._values = {name: self._keep(Pinned.holding(each)).view(each.dtype, each.shape) for name, each in held}
+            shapes = widest | self._announced(widest)
             self._growing = {name: self._keep(Growing()) for name, shape in shapes.items() if NOT_KNOWN in shape}
             if self._growing and self.replays:
-                print(
-                    "the engine runs without a CUDA graph (inference.cuda_graph): the values of its inputs decide how "
-                    f"large {', '.join(self._growing)} will be",
-                    file=sys.stderr,
-                )
-                self._replay = self.replays = False
+                self._replay_no_more(f"the values of its inputs decide how large {', '.join(self._growing)} will be")
+            specs = (*self._interface.inputs, *self._interface.outputs)
             specs = tuple(spec for spec in specs if spec.name not in self._growing.keys() | self._values.keys())
             self._room = {spec.name: _bytes(spec, shapes[spec.name]) for spec in specs}
             self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
             self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
             self._resources.callback(self._drop_graph)
-            on_failure.pop_all()
+            self._resources = self._resources.pop_all()  # all is well: they stay until `close`
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         for name, array in feeds.items():
@@ -144,19 +133,23 @@ class DeviceSession:
             if grown.size:
                 self._stream.poison(grown.device, grown.size)
         self._launch()
-        return {name: array.copy() for name, array in self._fetch(outputs).items()}
+        arriving = self._copy_out(outputs)
+        self._stream.synchronize()
+        return {name: array.copy() for name, array in arriving.items()}
 
     def bind(self, feeds: Arrays) -> Callable[[], float]:
         """Return a call that runs one inference with its copies, and returns the seconds between them on the device."""
         hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
+        before, after = self._keep(Event()), self._keep(Event())
 
         def call() -> float:
             outputs = self._prepare(hosts, feeds)
-            self._stream.start_clock()
+            self._stream.mark(before)
             self._launch()
-            self._stream.stop_clock()
-            self._fetch(outputs)
-            return self._stream.clocked_seconds()
+            self._stream.mark(after)
+            self._copy_out(outputs)
+            self._stream.synchronize()
+            return after.seconds_after(before)
 
         return call
 
@@ -190,11 +183,7 @@ class DeviceSession:
         self._resources.close()
 
     def _keep(self, resource: Kept) -> Kept:
-        self._resources.callback(resource.close)
-        return resource
-
-    def _stay(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        return self._keep(Pinned.holding(values)).view(values.dtype, values.shape)
+        return self._resources.enter_context(closing(resource))
 
     def _prepare(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         """Copy the inputs, prepare for their shapes, and return the arrays that the outputs will arrive in. The copies
@@ -209,7 +198,12 @@ class DeviceSession:
             for name, held in self._values.items():
                 held[...] = feeds[name]
             announced = self._announced(shapes)
-            self._require_room(announced)
+            for spec in self._interface.outputs:  # a larger one would be written over the memory behind its buffer
+                if spec.name in self._room and _bytes(spec, announced[spec.name]) > self._room[spec.name]:
+                    raise EnginewrightError(
+                        f"output {spec.name} would have shape {announced[spec.name]}, which is more than at the "
+                        "largest sizes of build.profile, that memory was taken for: set min, opt and max alike there"
+                    )
             self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
             self._executor.let_grow(self._growing)
             fixed = [spec for spec in self._interface.outputs if spec.name not in self._growing]
@@ -217,17 +211,16 @@ class DeviceSession:
             if self._replay:
                 self._launch()  # work that is done once per shape must not be captured
                 self._stream.synchronize()
-                self._capture()
+                try:
+                    self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
+                except EnginewrightError as error:  # some operations cannot be captured: trtexec does without, too
+                    self._replay_no_more(error)
             self._shapes = shapes
         return self._arrivals
 
-    def _capture(self) -> None:
-        """Capture the work. Some engines have operations that cannot be captured: they run without, as in trtexec."""
-        try:
-            self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
-        except EnginewrightError as error:
-            print(f"the engine runs without a CUDA graph (inference.cuda_graph): {error}", file=sys.stderr)
-            self._replay = self.replays = False
+    def _replay_no_more(self, why: object) -> None:
+        print(f"the engine runs without a CUDA graph (inference.cuda_graph): {why}", file=sys.stderr)
+        self._replay = self.replays = False
 
     def _launch(self) -> None:
         with self._scratch.turn(self._stream) if self._scratch else nullcontext():
@@ -236,25 +229,19 @@ class DeviceSession:
             else:
                 self._executor.enqueue(self._stream.handle)
 
-    def _fetch(self, outputs: Arrays) -> Arrays:
-        arriving = self._copy_out(outputs)
-        self._stream.synchronize()
-        return arriving
-
     def _copy_out(self, outputs: Arrays) -> Arrays:
         """Return the arrays that all outputs arrive in, in the order of the interface."""
         for name, array in outputs.items():
             self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
         if not self._growing:
             return outputs
-        specs = self._interface.outputs
-        return {s.name: self._copy_grown(s) if s.name in self._growing else outputs[s.name] for s in specs}
-
-    def _copy_grown(self, spec: TensorSpec) -> NDArray[np.generic]:
-        grown = self._growing[spec.name]
-        self._require_fitting(spec, grown.shape, self._interface.sizes(self._shapes))
-        self._stream.copy_out(grown.device, grown.host, _bytes(spec, grown.shape))
-        return grown.host.view(np.dtype(spec.dtype), grown.shape)
+        arriving = dict(outputs)
+        for spec in self._interface.outputs:
+            if grown := self._growing.get(spec.name):
+                self._require_fitting(spec, grown.shape, self._interface.sizes(self._shapes))
+                self._stream.copy_out(grown.device, grown.host, _bytes(spec, grown.shape))
+                arriving[spec.name] = grown.host.view(np.dtype(spec.dtype), grown.shape)
+        return {spec.name: arriving[spec.name] for spec in self._interface.outputs}
 
     def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
@@ -278,15 +265,6 @@ class DeviceSession:
             f"output {spec.name} would have shape {found} at {where}, and {expected} was "
             "recorded when the engine was built: run `dvc repro` to build it again"
         )
-
-    def _require_room(self, announced: Mapping[str, Shape]) -> None:
-        """Refuse an output that is larger than its buffer: it would be written over the memory behind it."""
-        for spec in self._interface.outputs:
-            if spec.name in self._room and _bytes(spec, announced[spec.name]) > self._room[spec.name]:
-                raise EnginewrightError(
-                    f"output {spec.name} would have shape {announced[spec.name]}, which is more than at the largest "
-                    "sizes of build.profile, that memory was taken for: set min, opt and max alike there"
-                )
 
     def _drop_graph(self) -> None:
         if self._graph:

@@ -1,8 +1,11 @@
 """The runtimes behind one protocol. Each has a module of its own, the only one that imports its library."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -11,10 +14,12 @@ from numpy.typing import NDArray
 from enginewright.core.facts import RuntimeName
 from enginewright.core.params.build import InferenceParams
 from enginewright.engine.machine import Moments
-from enginewright.engine.record import Layer, LayerTime
+from enginewright.engine.record import UNKNOWN, Layer, LayerTime
 from enginewright.graph.interface import Blueprint
 
 Arrays = Mapping[str, NDArray[np.generic]]
+CallTimes = Sequence[tuple[str, float]]  # the name and the milliseconds of each layer, in the order of execution
+WARM_UP = 3  # calls before those that are traced
 
 
 class Session(Protocol):
@@ -77,3 +82,24 @@ def load_runtime(name: RuntimeName | str) -> Runtime:
             from enginewright.engine.runtimes.tensorrt import TensorRT
 
             return TensorRT(name)
+
+
+def median_times(layers: Sequence[Layer], calls: Sequence[CallTimes]) -> list[LayerTime]:
+    """Return the layers with the medians of their times. Layers that share a name are matched to times in order."""
+    times: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for call in calls:
+        for key, (_, milliseconds) in zip(_numbered(name for name, _ in call), call, strict=True):
+            times[key].append(milliseconds)
+    known = dict(zip(_numbered(layer.name for layer in layers), layers, strict=True))
+    for name, number in [key for key in times if key not in known]:  # nothing is known of these but their times
+        known[name, number] = Layer(name=name, kind=UNKNOWN, precision=UNKNOWN, computes=False)
+    return [
+        LayerTime(**layer.model_dump(), milliseconds=round(median(times[key]), 6) if key in times else 0)
+        for key, layer in known.items()
+    ]
+
+
+def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
+    """Number the names that are alike, from 0 on."""
+    counts: defaultdict[str, Iterator[int]] = defaultdict(count)
+    return [(name, next(counts[name])) for name in names]

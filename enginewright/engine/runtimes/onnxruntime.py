@@ -19,8 +19,7 @@ from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BuildParams, InferenceParams
 from enginewright.core.version import installed_version
 from enginewright.engine.record import Layer, LayerTime
-from enginewright.engine.runtimes import Arrays, Session
-from enginewright.engine.runtimes.layer_times import WARM_UP, median_times
+from enginewright.engine.runtimes import WARM_UP, Arrays, Session, median_times
 from enginewright.engine.runtimes.onnxruntime_session import (
     GRAPH,
     device,
@@ -37,7 +36,7 @@ from enginewright.graph.as_written import twin_of
 from enginewright.graph.interface import Blueprint
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.merge_products import merge_products
+from enginewright.graph.passes.for_one_compiler import merge_products
 
 RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
 PRECISION_OF_TYPE = {
@@ -82,17 +81,18 @@ class ONNXRuntime:
                         raise
                     given = twin
                     optimize(given, folder, build)
-                if is_on_gpu:
-                    _lay_out(given, blueprint, folder)
+                if is_on_gpu and not blueprint.is_probe:
+                    graph = load_model(given, load_external_data=False).graph
+                    if has_choice(graph) and (layout := fastest_layout(partial(try_in_own_process, given, blueprint))):
+                        optimize(given, folder, build, layout)
             example = blueprint.example or blueprint.interface.zeros(build.profile.at("min"))
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 session.run(None, dict(example))
                 (ran,) = _nodes_by_call(session)
             return [_layer(node, build.tf32) for node in ran]
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
-            raise EnginewrightError(
-                f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}"
-            ) from None
+            why = str(error).strip().splitlines()[0]
+            raise EnginewrightError(f"ONNX Runtime cannot compile {onnx}: {why}") from None
 
     def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
         options = options_for(inference.threads)
@@ -120,14 +120,6 @@ def _written(graph: ModelProto | None, path: Path) -> Path | None:
         return None
     save_graph(graph, path)
     return path
-
-
-def _lay_out(onnx: Path, blueprint: Blueprint, folder: Path) -> None:
-    """Optimize the graph anew if another layout than that of the engine in the folder is faster."""
-    if not blueprint.is_probe and has_choice(load_model(onnx, load_external_data=False).graph):
-        layout = fastest_layout(partial(try_in_own_process, onnx, blueprint))
-        if layout:
-            optimize(onnx, folder, blueprint.build, layout)
 
 
 class CpuSession:

@@ -16,8 +16,7 @@ from enginewright.core.facts import not_installed
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.engine.record import Layer, LayerTime
-from enginewright.engine.runtimes import Arrays
-from enginewright.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
+from enginewright.engine.runtimes import WARM_UP, Arrays, CallTimes, median_times
 from enginewright.engine.runtimes.openvino_graph import openvino, read_graph
 from enginewright.graph.interface import Blueprint
 
@@ -29,7 +28,6 @@ PRECISION_OF_TYPE = {
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
 NOT_EXECUTED = {"Const", "Input", "Output"}
 CALLS_PER_ROUND = 4
-ROUNDS_TO_REACH_ALL = 8
 
 
 class OpenVINO:
@@ -79,14 +77,13 @@ class OpenVINO:
 
 
 def _run_smallest(compiled: Any, sizes: Arrays, requests: int) -> None:
-    """Run the smallest shapes on every stream, or smaller batches after a large one come out wrong. Seen with small
-    int8 convolutions on a CPU with AMX: after a large batch, a smaller one is wrong; after the smallest, all are right.
-    Probably a stream packs weights for the first batch that it sees, and leaves out sums that kernels for smaller
-    batches need. A stream cannot be chosen, but several rounds of all requests at once reach each."""
+    """Run the smallest shapes on every stream, or smaller batches after a large one come out wrong: seen with small
+    int8 convolutions on a CPU with AMX. Probably a stream packs weights for the first batch that it sees, and leaves
+    out sums that kernels for smaller batches need."""
     shapes = {port: [size.get_min_length() for size in port.partial_shape] for port in compiled.inputs}
     smallest = {port.any_name: np.zeros(shape, port.element_type.to_dtype()) for port, shape in shapes.items()}
     running = [compiled.create_infer_request() for _ in range(requests)]
-    for _ in range(1 if requests == 1 else ROUNDS_TO_REACH_ALL):
+    for _ in range(1 if requests == 1 else 8):  # a stream cannot be chosen, but all requests at once reach each
         for request in running:
             request.start_async(smallest | dict(sizes))
         for request in running:
@@ -101,20 +98,15 @@ def _one_round(compiled: Any, feeds: Arrays) -> CallTimes:
     for calls in (WARM_UP, CALLS_PER_ROUND):
         for _ in range(calls):
             request.infer(inputs)
-        averages.append(_averages(request))
+        found: defaultdict[str, float] = defaultdict(float)  # milliseconds over all calls so far; fused nodes took none
+        for node in request.profiling_info:
+            found[node.node_name] += node.real_time.total_seconds() * 1000
+        averages.append(found)
     before, after = averages
     later = {name: after[name] * (WARM_UP + CALLS_PER_ROUND) - before[name] * WARM_UP for name in after}
     names = [(operation.get_friendly_name(), _layer(operation).name) for operation in _executed(compiled)]
     # The averages are cut to microseconds, so that a difference of them may be negative.
     return [(layer, max(0.0, later[name] / CALLS_PER_ROUND)) for name, layer in names if name in later]
-
-
-def _averages(request: Any) -> dict[str, float]:
-    """Return each node's average milliseconds over all calls so far. Nodes fused into others took none."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for node in request.profiling_info:
-        found[node.node_name] += node.real_time.total_seconds() * 1000
-    return found
 
 
 class OpenVinoSession:

@@ -1,48 +1,28 @@
 """TensorRT 10 and 11, and TensorRT for RTX, which shares their API and builds without a GPU."""
 
-import ctypes
-import importlib
 import math
+import mmap
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import RUNTIMES, not_installed
-from enginewright.core.files import sha256
-from enginewright.core.params.build import Bound, BuildParams, InferenceParams, TensorRTParams, WeightsOnGPU
+from enginewright.core.facts import not_installed
+from enginewright.core.params.build import Bound, BuildParams, InferenceParams, WeightsOnGPU
 from enginewright.core.progress import Phases
 from enginewright.core.text import file_size, first_few
 from enginewright.engine.gpu import cuda
 from enginewright.engine.gpu.nvml import find_gpu
 from enginewright.engine.gpu.session import DeviceSession, Scratch
 from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
-from enginewright.engine.runtimes import Arrays
-from enginewright.engine.runtimes.layer_times import WARM_UP, median_times
-from enginewright.engine.runtimes.tensorrt_library import (
-    MORE_MEMORY,
-    Executor,
-    errors_of,
-    layer_of,
-    locked,
-    new_allocator,
-    new_log,
-    new_monitor,
-    new_profiler,
-    new_reader,
-    read_timing_cache,
-    set_aside,
-    set_profile,
-    timing_cache_path,
-    with_advice,
-    write_timing_cache,
-)
+from enginewright.engine.runtimes import WARM_UP, Arrays, median_times
+from enginewright.engine.runtimes import tensorrt_library as nvidia
+from enginewright.engine.runtimes.tensorrt_library import Library
 from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint
 
@@ -50,31 +30,22 @@ PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
 MOST_COMPRESSED = 8  # is how many times smaller than a graph its weights may be in a plan: in int4, of float32
 SCARCE = 2 << 30  # bytes of free memory below which a failed build is told how few there were
-HAND_OUT_PLUGINS = ("getCreators", "getPluginCreators")  # what such a function may be called
 
 
-class TensorRT:
+class TensorRT(Library):
     """Build and run plans with one of NVIDIA's two libraries."""
 
-    def __init__(self, library: str) -> None:
-        self._library, self._is_rtx, self._oldest = library, library == "tensorrt_rtx", OLDEST[library]
-        self._title, self._install = RUNTIMES[library].title, RUNTIMES[library].install
-        self._loaded: set[str] = set()  # the hashes of plugin libraries
-
     def missing(self) -> str | None:
-        if absent := not_installed(self._library):
+        if absent := not_installed(self.name):
             return absent
         try:
             found = self.version()
         except (ImportError, OSError) as error:
-            return f"{self._title} cannot be loaded ({error}): {self._install}"
-        if tuple(map(int, found.split(".")[:2])) >= self._oldest:
+            return f"{self.title} cannot be loaded ({error}): {self.install}"
+        if tuple(map(int, found.split(".")[:2])) >= OLDEST[self.name]:
             return None
-        oldest = ".".join(map(str, self._oldest))
-        return f"{self._title} {found} is too old, Enginewright is written for {oldest} and newer: {self._install}"
-
-    def version(self) -> str:
-        return str(self._trt().__version__)
+        oldest = ".".join(map(str, OLDEST[self.name]))
+        return f"{self.title} {found} is too old, Enginewright is written for {oldest} and newer: {self.install}"
 
     def device(self) -> str:
         return "cuda"
@@ -83,7 +54,7 @@ class TensorRT:
         """Build in a process of its own. Of 10.6's builder nothing but its process's end ends a build: told to stop, it
         took 107 further steps and 47 s on an H200."""
         # A new one can be sent there: this one may have a log, which is the library's.
-        return run_apart(f"the build of {onnx}", TensorRT(self._library).compile_here, onnx, blueprint, folder)
+        return run_apart(f"the build of {onnx}", TensorRT(self.name).compile_here, onnx, blueprint, folder)
 
     def compile_here(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
         options = blueprint.build.tensorrt
@@ -97,30 +68,30 @@ class TensorRT:
                 shutil.copyfile(file, folder / (WEIGHTS if file == onnx else file.name))
         (folder / PLAN).write_bytes(plan)
         gpu, targets = find_gpu(), options.compute_capabilities
-        runs_here = gpu is not None and (not self._is_rtx or gpu.capability in targets)
+        runs_here = gpu is not None and (not self.is_rtx or gpu.capability in targets)
         return self._layers(folder, blueprint) if runs_here else []
 
     def _plan(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Any:
         """Build a strongly typed network: the graph says which operator runs in which type."""
-        trt = self._trt()
-        self._log.lines.clear()
-        builder = self._started(trt.Builder, folder, blueprint.build)
+        trt = self.trt
+        self.log.lines.clear()
+        builder = self.started(trt.Builder, folder, blueprint.build)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx, blueprint.build)
         config = self._configure(builder, blueprint)
-        free = math.inf if self._is_rtx else cuda.free_memory()
+        free = math.inf if self.is_rtx else cuda.free_memory()
         with self._timing_cache(config, blueprint.build):
             plan = self._build(builder, network, config)
         if plan is None:
             # With 700 MB left, 10.6 said on an H200 "Cask (no further information)" and "invalid resource handle".
-            scarce = f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {MORE_MEMORY}" if free < SCARCE else ""
-            raise EnginewrightError(f"{self._title} cannot build {onnx}: {self._why(scarce)}")
+            scarce = f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {nvidia.MORE_MEMORY}"
+            why = self.why(scarce if free < SCARCE else "")
+            raise EnginewrightError(f"{self.title} cannot build {onnx}: {why}")
         del parser  # only now, since it holds the network's weights
         return plan
 
     def _smaller(self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint]:
-        """Return the plan with its weights if that is the smaller one, as of a tiny network on an H200: it has fewer
-        kernels then."""
+        """Return the plan with its weights if that is smaller: of a tiny network, it had fewer kernels on an H200."""
         with_weights = replace(blueprint, build=blueprint.build.with_weights)
         whole = self._plan(onnx, with_weights, folder)
         if whole.nbytes > stripped.nbytes:
@@ -136,25 +107,30 @@ class TensorRT:
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """Deserialize one engine; each request has a context and a stream of its own."""
-        engine = self._opened(folder, blueprint, inference, requests)
-        captures_itself = inference.cuda_graph and self._is_rtx
+        scratches = 1 if inference.share_scratch else requests
+        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, scratches)
+        captures_itself = inference.cuda_graph and self.is_rtx
         replay = inference.cuda_graph and not captures_itself
         shares = inference.share_scratch and requests > 1
         scratch = Scratch(engine.device_memory_size_v2, requests) if shares else None
-        contexts = (self._context(engine, inference.cuda_graph, scratch) for _ in range(requests))
-        return [self._session(engine, context, blueprint, captures_itself, replay, scratch) for context in contexts]
+        sessions = []
+        for _ in range(requests):
+            context, stream = self._context(engine, inference.cuda_graph, scratch), cuda.Stream()
+            executor = nvidia.Executor(self, engine, context, blueprint, stream.handle, captures_itself)
+            sessions.append(DeviceSession(stream, executor, blueprint, replay, scratch))
+        return sessions
 
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
     ) -> list[LayerTime]:
         """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
         layers = [layer for layer in self._layers(folder, blueprint) if not layer.profile]  # that of the sizes to time
-        engine = self._opened(folder, blueprint, inference)
-        context, profiler = self._context(engine), new_profiler(self._trt())
+        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb)
+        context, profiler, stream = self._context(engine), nvidia.new_profiler(self.trt), cuda.Stream()
         context.profiler = profiler
-        session = self._session(engine, context, blueprint)
+        executor = nvidia.Executor(self, engine, context, blueprint, stream.handle, replays=False)
         del context, engine  # only the session may hold them: it frees them in the right order
-        with closing(session):
+        with closing(DeviceSession(stream, executor, blueprint, replay=False)) as session:
             call = session.bind(feeds)
             return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
 
@@ -163,7 +139,7 @@ class TensorRT:
         if blueprint.build.tensorrt.is_stripped:
             shutil.copyfile(folder / PLAN, refitted / PLAN)
             return
-        trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
+        trt, engine = self.trt, self._deserialize(folder / PLAN, blueprint.build)
         self._refit(engine, onnx)
         settings = engine.create_serialization_config()
         settings.clear_flag(trt.SerializationFlag.EXCLUDE_WEIGHTS)
@@ -171,73 +147,28 @@ class TensorRT:
             settings.set_flag(trt.SerializationFlag.INCLUDE_REFIT)
         plan = engine.serialize_with_config(settings)
         if plan is None:
-            raise EnginewrightError(f"{self._title} cannot write the engine with the weights of {onnx}: {self._why()}")
+            raise EnginewrightError(f"{self.title} cannot write the engine with the weights of {onnx}: {self.why()}")
         (refitted / PLAN).write_bytes(plan)
 
-    def _session(
-        self,
-        engine: Any,
-        context: Any,
-        blueprint: Blueprint,
-        captures_itself: bool = False,
-        replay: bool = False,
-        scratch: Scratch | None = None,
-    ) -> DeviceSession:
-        stream = cuda.Stream()
-        allocator = new_allocator(self._trt())
-        executor = Executor(
-            self._title, engine, context, blueprint, allocator, self._log, captures_itself, stream.handle
-        )
-        return DeviceSession(stream, executor, blueprint, replay, scratch)
-
     def _build(self, builder: Any, network: Any, config: Any) -> Any:
-        with closing(Phases(f"building for {self._title}")) as phases:
-            config.progress_monitor = new_monitor(self._trt(), phases)
+        with closing(Phases(f"building for {self.title}")) as phases:
+            config.progress_monitor = nvidia.new_monitor(self.trt, phases)
             return builder.build_serialized_network(network, config)
 
-    def _started(self, kind: Any, folder: Path, build: BuildParams) -> Any:
-        """Create a builder or a runtime. Both need the plugins registered that RoiAlign, DeformConv and other operators
-        become: TensorRT does not do it by itself. To do it again changes nothing."""
-        if not self._is_rtx:
-            cuda.require_memory(f"{self._title} starts")
-            self._trt().init_libnvinfer_plugins(self._log, "")
-        try:
-            started = kind(self._log)
-        except TypeError:  # the bindings raise it where the library returns nothing
-            raise EnginewrightError(f"{self._title} does not start: {self._why()}") from None
-        for name in build.tensorrt.plugin_names:  # only now, since their registry logs to the log of a builder
-            self._load_plugins(folder / name)
-        return started
-
-    def _load_plugins(self, library: Path) -> None:
-        """Register the plugins of a user's library. It either does that by itself when it is opened, or has a function
-        that hands them to TensorRT, which refuses to register the same ones twice in a process."""
-        if (content := sha256(library)) in self._loaded:
-            return
-        what = f"the plugin library {library.name} (build.tensorrt.plugins)"
-        try:
-            opened = ctypes.CDLL(str(library.resolve()))
-        except OSError as error:
-            raise EnginewrightError(f"{what} does not load: {error}") from None
-        hands_out = any(hasattr(opened, function) for function in HAND_OUT_PLUGINS)
-        if hands_out and not self._trt().get_plugin_registry().load_library(str(library.resolve())):
-            raise EnginewrightError(f"{what} is refused by {self._title}: {self._why()}")
-        self._loaded.add(content)
-
     def _parse(self, network: Any, onnx: Path, build: BuildParams) -> Any:
-        trt = self._trt()
-        parser = trt.OnnxParser(network, self._log)
+        trt = self.trt
+        parser = trt.OnnxParser(network, self.log)
         parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)  # the plugin would bind an engine to this version
         if build.tensorrt.plugins and hasattr(trt.OnnxParserFlag, "ENABLE_PLUGIN_OVERRIDE"):  # since 10.15
             # A user's plugin may take over an operator of ONNX, which ONNX Runtime can execute, too.
             parser.set_flag(trt.OnnxParserFlag.ENABLE_PLUGIN_OVERRIDE)
         if not parser.parse_from_file(str(onnx)):
-            why = with_advice(errors_of(parser), self._is_rtx, "") or self._why()
-            raise EnginewrightError(f"{self._title} cannot read {onnx}: {why}")
+            why = self.with_advice(nvidia.errors_of(parser)) or self.why()
+            raise EnginewrightError(f"{self.title} cannot read {onnx}: {why}")
         return parser
 
     def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
-        trt, build = self._trt(), blueprint.build
+        trt, build = self.trt, blueprint.build
         options, config = build.tensorrt, builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the layers can be inspected
         config.builder_optimization_level = options.optimization_level
@@ -251,7 +182,7 @@ class TensorRT:
             self._set(config, "tiling_optimization_level", level)
         if options.max_aux_streams is not None:
             self._set(config, "max_aux_streams", options.max_aux_streams)
-        if self._is_rtx:
+        if self.is_rtx:
             config.num_compute_capabilities = len(options.compute_capabilities)
             for index, capability in enumerate(options.compute_capabilities):
                 config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + capability.replace(".", "")), index)
@@ -261,8 +192,14 @@ class TensorRT:
             config.avg_timing_iterations = options.avg_timing_iterations
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
-        for flag in _weight_flags(options):
-            config.set_flag(getattr(trt.BuilderFlag, flag))
+        if options.is_stripped:
+            config.set_flag(trt.BuilderFlag.STRIP_PLAN)
+        if options.refit:
+            config.set_flag(trt.BuilderFlag.REFIT)
+        elif options.is_stripped:  # for the weights of the build alone: NVIDIA warns that REFIT can lose a bias
+            config.set_flag(trt.BuilderFlag.REFIT_IDENTICAL)
+        if options.streaming:
+            config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
         for number, sizes in enumerate(build.all_profiles):
             profile = builder.create_optimization_profile()
             for spec in blueprint.interface.inputs:
@@ -273,121 +210,110 @@ class TensorRT:
                     profile.set_shape(spec.name, *map(spec.at, ends))
             if config.add_optimization_profile(profile) != number:
                 place = f"profiles.{number - 1}" if number else "profile"
-                raise EnginewrightError(f"{self._title} refuses build.{place} {sizes}: {self._why()}")
+                raise EnginewrightError(f"{self.title} refuses build.{place} {sizes}: {self.why()}")
         return config
 
     def _set(self, config: Any, option: str, value: Any) -> None:
         """Set an option that TensorRT may refuse. It then keeps the value that it had, and says so in the log alone."""
         setattr(config, option, value)
         if getattr(config, option) != value:
-            raise EnginewrightError(f"{self._title} {self.version()} refuses build.tensorrt.{option}: {self._why()}")
+            raise EnginewrightError(f"{self.title} {self.version()} refuses build.tensorrt.{option}: {self.why()}")
 
-    def _offered(self, kinds: Any, option: str, wanted: str) -> Any:
+    def _offered(self, kinds: Any, option: str, choice: str) -> Any:
         """Return what the bindings call a choice. Earlier versions lack some of them."""
-        if hasattr(kinds, wanted.upper()):
-            return getattr(kinds, wanted.upper())
+        if hasattr(kinds, choice.upper()):
+            return getattr(kinds, choice.upper())
         others = [name.lower() for name in getattr(kinds, "__members__", {"NONE": None})]
         raise EnginewrightError(
-            f"{self._title} {self.version()} does not have build.tensorrt.{option}: {wanted}: set it to "
-            f"{' or '.join(others)}, or install a later version: {self._install}"
+            f"{self.title} {self.version()} does not have build.tensorrt.{option}: {choice}: set it to "
+            f"{' or '.join(others)}, or install a later version: {self.install}"
         )
 
     @contextmanager
     def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:
         """Give the builder the timings of earlier builds on this machine, and add the ones that it measures."""
         gpu = find_gpu()
-        if not build.tensorrt.timing_cache or self._is_rtx or gpu is None:
+        if not build.tensorrt.timing_cache or self.is_rtx or gpu is None:
             yield
             return
         path: Path | None = None
         with _warning_only("read"):
-            path = timing_cache_path(gpu.device_name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
-            with locked(path):
-                known = self._read_cache(config, path)
-                if known is not None and not config.set_timing_cache(known, ignore_mismatch=False):
-                    print(f"{self._title} refuses the timings of earlier builds: {self._why()}", file=sys.stderr)
-                    known = None
-                if known is None:
-                    config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
+            library = f"{self.name}-{self.version()}"
+            path = nvidia.timing_cache_path(gpu.device_name, gpu.capability, gpu.driver, library)
+            with nvidia.locked(path):
+                known = nvidia.read_timing_cache(path)
+            if known and not config.set_timing_cache(config.create_timing_cache(known), ignore_mismatch=False):
+                print(f"{self.title} refuses the timings of earlier builds: {self.why()}", file=sys.stderr)
+                known = b""
+            if not known:
+                config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
         yield
         with _warning_only("kept"):
             if path and (measured := config.get_timing_cache()):
-                with locked(path):
-                    others = self._read_cache(config, path)  # another build may have written since
-                    if others is not None and not measured.combine(others, ignore_mismatch=False):
-                        set_aside(path)
-                    write_timing_cache(path, bytes(measured.serialize()))
-
-    def _read_cache(self, config: Any, path: Path) -> Any:
-        content = read_timing_cache(path)
-        return config.create_timing_cache(content) if content else None
+                with nvidia.locked(path):
+                    others = nvidia.read_timing_cache(path)  # another build may have written since
+                    if others and not measured.combine(config.create_timing_cache(others), ignore_mismatch=False):
+                        nvidia.set_aside(path)
+                    nvidia.write_timing_cache(path, bytes(measured.serialize()))
 
     def _opened(
-        self, folder: Path, blueprint: Blueprint, inference: InferenceParams | None = None, requests: int = 1
+        self, folder: Path, blueprint: Blueprint, weights_on_gpu: WeightsOnGPU = "auto", scratches: int = 1
     ) -> Any:
         """Deserialize an engine, put in the weights that its plan lacks, and say how much of them the GPU holds."""
         options, engine = blueprint.build.tensorrt, self._deserialize(folder / PLAN, blueprint.build)
         if options.is_stripped:
             self._refit(engine, weights_of(folder))
         if options.streaming:
-            scratches = 1 if inference and inference.share_scratch else requests
-            self._share_weights(engine, inference.weights_on_gpu_mb if inference else "auto", scratches)
+            self._share_weights(engine, weights_on_gpu, scratches)
         return engine
 
     def _refit(self, engine: Any, onnx: Path) -> None:
-        trt, what = self._trt(), f"{self._title} cannot take the weights of {onnx}"
-        self._log.lines.clear()
+        trt, what = self.trt, f"{self.title} cannot take the weights of {onnx}"
+        self.log.lines.clear()
         try:
-            refitter = trt.Refitter(engine, self._log)
-        except TypeError:  # as in _started
-            raise EnginewrightError(f"{what}: {self._why()}") from None
-        parser = trt.OnnxParserRefitter(refitter, self._log)  # it holds the weights until they are in the engine
+            refitter = trt.Refitter(engine, self.log)
+        except TypeError:  # as in `started`
+            raise EnginewrightError(f"{what}: {self.why()}") from None
+        parser = trt.OnnxParserRefitter(refitter, self.log)  # it holds the weights until they are in the engine
         if not parser.refit_from_file(str(onnx)):
-            raise EnginewrightError(f"{what}: {errors_of(parser) or self._why()}")
+            raise EnginewrightError(f"{what}: {nvidia.errors_of(parser) or self.why()}")
         if not refitter.refit_cuda_engine():
             missing = refitter.get_missing_weights()
-            raise EnginewrightError(f"{what}: {f'it lacks {first_few(missing)}' if missing else self._why()}")
+            raise EnginewrightError(f"{what}: {f'it lacks {first_few(missing)}' if missing else self.why()}")
 
-    def _share_weights(self, engine: Any, wanted: WeightsOnGPU, scratches: int) -> None:
+    def _share_weights(self, engine: Any, share: WeightsOnGPU, scratches: int) -> None:
         """Say how many bytes of the weights stay on the GPU, which must be known before there is a context."""
         size = budget = engine.streamable_weights_size
-        if wanted == "auto":  # TensorRT's own choice reaches Python in 32 bits, too few for what is to be streamed
+        if share == "auto":  # TensorRT's own choice reaches Python in 32 bits, too few for what is to be streamed
             scratch = engine.device_memory_size_v2 + engine.weight_streaming_scratch_memory_size
             budget = cuda.free_memory() * 4 // 5 - scratches * scratch  # a fifth is for inputs, outputs and others
-        elif wanted != "all":
-            budget = wanted * 1_000_000
+        elif share != "all":
+            budget = share * 1_000_000
         budget = min(max(budget, 0), size)
         engine.weight_streaming_budget_v2 = budget
         if engine.weight_streaming_budget_v2 > budget:  # the bindings do not pass on whether it was accepted
-            raise EnginewrightError(f"{self._title} refuses inference.weights_on_gpu_mb {wanted}: {self._why()}")
+            raise EnginewrightError(f"{self.title} refuses inference.weights_on_gpu_mb {share}: {self.why()}")
         if budget < size:
             held = f"{file_size(budget)} of {file_size(size)} of weights stay on the GPU"
             print(f"{held}, the others are streamed (inference.weights_on_gpu_mb)", file=sys.stderr)
 
     def _deserialize(self, plan: Path, build: BuildParams) -> Any:
-        trt, title = self._trt(), self._title
-        self._log.lines.clear()
-        runtime = self._started(trt.Runtime, plan.parent, build)
-        if not self._is_rtx and build.tensorrt.version_compatible:
+        self.log.lines.clear()
+        runtime = self.started(self.trt.Runtime, plan.parent, build)
+        if not self.is_rtx and build.tensorrt.version_compatible:
             runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
-        with plan.open("rb") as file:
-            try:
-                # Before 10.7 there is no such reader, and the plan is in memory for a moment.
-                reader = new_reader(trt, file) if hasattr(trt, "IStreamReaderV2") else file.read()
-            except RuntimeError as error:  # the reader opens the driver, to copy weights to the GPU by itself
-                raise EnginewrightError(
-                    f"{title} cannot load {plan}: no NVIDIA driver is installed ({error})"
-                ) from None
-            engine = runtime.deserialize_cuda_engine(reader)
+        with plan.open("rb") as file:  # mapped, so that a large plan is not held in memory beside the engine made of it
+            engine = runtime.deserialize_cuda_engine(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if engine is None:
-            raise EnginewrightError(f"{title} cannot load {plan}: {self._why('Run `dvc repro` to build it again')}")
+            again = "Run `dvc repro` to build it again"
+            raise EnginewrightError(f"{self.title} cannot load {plan}: {self.why(again)}")
         return engine
 
     def _context(self, engine: Any, replay: bool = False, scratch: Scratch | None = None) -> Any:
-        trt = self._trt()
+        trt = self.trt
         strategies = trt.ExecutionContextAllocationStrategy
         strategy = strategies.USER_MANAGED if scratch else strategies.STATIC
-        if self._is_rtx:
+        if self.is_rtx:
             settings, kernels = engine.create_runtime_config(), trt.DynamicShapesKernelSpecializationStrategy
             # By default it starts with slower kernels, and compiles the right ones for a shape while it is being timed.
             settings.dynamic_shapes_kernel_specialization_strategy = kernels.EAGER
@@ -398,28 +324,25 @@ class TensorRT:
         else:
             context = engine.create_execution_context(strategy)
         if context is None:
-            raise EnginewrightError(f"{self._title} cannot make the engine ready: {self._why()}")
+            raise EnginewrightError(f"{self.title} cannot make the engine ready: {self.why()}")
         if scratch:
             context.set_device_memory(scratch.address, scratch.size)
         return context
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
-        """Inspect the layers of each profile at the sizes that it is tuned for: without sizes, the inspector hides
-        types.
-
-        The profiles have equally many layers, one profile's after the other's. Of several, 10.6 describes no engine as
-        a whole, and a layer only in its own profile: in others it gives nothing, and crashed once.
-        """
-        engine, json = self._opened(folder, blueprint), self._trt().LayerInformationFormat.JSON
+        """Inspect the layers of each profile at the sizes that it is tuned for: without sizes, types are hidden. The
+        profiles have equally many layers, one's after the other's. Of several, 10.6 describes no engine as a whole, and
+        a layer only in its own profile: in others it gives nothing, and crashed once."""
+        engine, json = self._opened(folder, blueprint), self.trt.LayerInformationFormat.JSON
         profiles, found = blueprint.build.all_profiles, []
         many, rest = divmod(engine.num_layers, len(profiles))
         if rest:
-            print(f"{self._title} {self.version()} does not tell which layers are of which profile", file=sys.stderr)
+            print(f"{self.title} {self.version()} does not tell which layers are of which profile", file=sys.stderr)
             return []
         with closing(cuda.Stream()) as stream:
             for number, profile in enumerate(profiles):
                 context, inspector = self._context(engine), engine.create_engine_inspector()
-                set_profile(self._title, context, number, stream.handle, self._log)
+                nvidia.set_profile(self, context, number, stream.handle)
                 tuned = blueprint.interface.zeros(profile.at("opt"))  # they stay while the context reads from them
                 for spec in blueprint.interface.inputs:
                     if spec.values:
@@ -429,21 +352,9 @@ class TensorRT:
                 inspector.execution_context = context  # the context must outlive the next calls
                 layers = range(number * many, (number + 1) * many)
                 texts = [inspector.get_layer_information(index, json) for index in layers]
-                found += [layer_of(text, number) for text in texts if text]
+                found += [nvidia.layer_of(text, number) for text in texts if text]
             stream.synchronize()
         return found
-
-    def _why(self, otherwise: str = "") -> str:
-        """Return TensorRT's reason, and what to do about it."""
-        return with_advice(self._log.reason(), self._is_rtx, otherwise)
-
-    @cached_property
-    def _log(self) -> Any:
-        """Create the log once for the process: the library keeps the first one that it is given."""
-        return new_log(self._trt())
-
-    def _trt(self) -> Any:
-        return importlib.import_module(self._library)
 
 
 @contextmanager
@@ -453,11 +364,3 @@ def _warning_only(done: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         print(f"timings are not {done} (build.tensorrt.timing_cache): {error}", file=sys.stderr)
-
-
-def _weight_flags(options: TensorRTParams) -> list[str]:
-    """Return the flags of the builder. NVIDIA warns that REFIT can lose the bias of a matrix product, which
-    REFIT_IDENTICAL does not: it is for the weights of the build alone."""
-    refit = "REFIT" if options.refit else "REFIT_IDENTICAL"
-    flags = {"STRIP_PLAN": options.is_stripped, refit: options.is_stripped or options.refit}
-    return [flag for flag, is_wanted in (flags | {"WEIGHT_STREAMING": options.streaming}).items() if is_wanted]

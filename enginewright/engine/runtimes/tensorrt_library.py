@@ -1,29 +1,31 @@
-"""Make what TensorRT calls while it works. What the classes inherit is known only once one of the two libraries is
-imported, so that each is made within a function."""
+"""One of NVIDIA's two libraries: what its messages mean, what it calls while it works, its timings and its layers."""
 
+import ctypes
 import hashlib
+import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
 from platformdirs import user_cache_path
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_file
+from enginewright.core.facts import RUNTIMES
+from enginewright.core.files import new_file, sha256
+from enginewright.core.params.build import BuildParams
 from enginewright.core.progress import Phases
+from enginewright.engine.gpu import cuda
 from enginewright.engine.gpu.session import Growing, Shape
 from enginewright.engine.record import UNKNOWN, Layer
-from enginewright.engine.runtimes import Arrays
-from enginewright.engine.runtimes.layer_times import CallTimes
+from enginewright.engine.runtimes import Arrays, CallTimes
 from enginewright.graph.interface import Blueprint
-
-# Say what TensorRT's messages mean, in a sentence and without the places in NVIDIA's sources.
 
 MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
 ADVICE = {  # by patterns of TensorRT's messages
@@ -51,39 +53,89 @@ ADVICE = {  # by patterns of TensorRT's messages
 LACKS_PRECISION = r"Cannot compile (for target|operation)|require hardware with \w+ support"
 OTHER_GPUS = "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
 NO_SUCH_PRECISION = "This GPU cannot execute this precision: delete its section of `precisions`, if you do not need it"
+ERROR = "error: "
 NOT_THE_CAUSE = "CUDA driver version is insufficient"  # follows real errors on a machine that builds without a GPU
 SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # a place in NVIDIA's sources: no use to a user
-MOST_CHARACTERS = 400
 
 
-def with_advice(reason: str, is_rtx: bool, otherwise: str) -> str:
-    """Return a reason of TensorRT's, and what to do about it."""
-    known = ADVICE | {LACKS_PRECISION: OTHER_GPUS if is_rtx else NO_SUCH_PRECISION}
-    found = [advice for words, advice in known.items() if re.search(words, reason, re.IGNORECASE)]
-    advice = found[0] if found else otherwise
-    return f"{reason.rstrip('.')}. {advice}" if advice else reason
+class Library:
+    """The library of TensorRT or of TensorRT for RTX, which is imported where it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.is_rtx = name, name == "tensorrt_rtx"
+        self.title, self.install = RUNTIMES[name].title, RUNTIMES[name].install
+        self._loaded: set[str] = set()  # the hashes of plugin libraries
+
+    @property
+    def trt(self) -> Any:
+        return importlib.import_module(self.name)
+
+    def version(self) -> str:
+        return str(self.trt.__version__)
+
+    @cached_property
+    def log(self) -> Any:
+        """Create the log once for the process: the library keeps the first one that it is given."""
+        return new_log(self.trt)
+
+    def started(self, kind: Any, folder: Path, build: BuildParams) -> Any:
+        """Create a builder or a runtime. Both need the plugins registered that RoiAlign, DeformConv and other operators
+        become: TensorRT does not do it by itself. To do it again changes nothing."""
+        if not self.is_rtx:
+            cuda.require_memory(f"{self.title} starts")
+            self.trt.init_libnvinfer_plugins(self.log, "")
+        try:
+            started = kind(self.log)
+        except TypeError:  # the bindings raise it where the library returns nothing
+            raise EnginewrightError(f"{self.title} does not start: {self.why()}") from None
+        for name in build.tensorrt.plugin_names:  # only now, since their registry logs to the log of a builder
+            self._load_plugins(folder / name)
+        return started
+
+    def _load_plugins(self, library: Path) -> None:
+        """Register the plugins of a user's library. It either does that by itself when it is opened, or has a function
+        that hands them to TensorRT, which refuses to register the same ones twice in a process."""
+        if (content := sha256(library)) in self._loaded:
+            return
+        what = f"the plugin library {library.name} (build.tensorrt.plugins)"
+        try:
+            opened = ctypes.CDLL(str(library.resolve()))
+        except OSError as error:
+            raise EnginewrightError(f"{what} does not load: {error}") from None
+        hands_out = any(hasattr(opened, function) for function in ("getCreators", "getPluginCreators"))
+        if hands_out and not self.trt.get_plugin_registry().load_library(str(library.resolve())):
+            raise EnginewrightError(f"{what} is refused by {self.title}: {self.why()}")
+        self._loaded.add(content)
+
+    def why(self, otherwise: str = "") -> str:
+        """Return the library's reason from its log, and what to do about it."""
+        return self.with_advice(self.log.reason(), otherwise)
+
+    def with_advice(self, reason: str, otherwise: str = "") -> str:
+        known = ADVICE | {LACKS_PRECISION: OTHER_GPUS if self.is_rtx else NO_SUCH_PRECISION}
+        found = [advice for words, advice in known.items() if re.search(words, reason, re.IGNORECASE)]
+        advice = found[0] if found else otherwise
+        return f"{reason.rstrip('.')}. {advice}" if advice else reason
 
 
 def errors_of(parser: Any) -> str:
-    return "; ".join(_sentence(parser.get_error(index)) for index in range(parser.num_errors))
+    """Say in one line what the parser refuses, beginning each error with the node."""
+    sentences = []
+    for error in map(parser.get_error, range(parser.num_errors)):
+        node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
+        if error.code().name == "UNSUPPORTED_NODE":  # the description itself may be a bare "false"
+            node += "this operator is not supported: "
+        lines = (line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line)
+        sentences.append(node + _cause_in(" ".join(lines)))
+    return "; ".join(sentences)
 
 
-def _sentence(error: Any) -> str:
-    """Say in one line what the parser refuses, beginning with the node."""
-    node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
-    if error.code().name == "UNSUPPORTED_NODE":  # the description itself may be a bare "false"
-        node += "this operator is not supported: "
-    return node + cause_in(" ".join(line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line))
-
-
-def cause_in(text: str) -> str:
+def _cause_in(text: str) -> str:
     """Return a message without the places in NVIDIA's sources, in one line and not too long."""
-    return " ".join(SOURCE.sub("", text).split())[:MOST_CHARACTERS]
+    return " ".join(SOURCE.sub("", text).split())[:400]
 
 
-ERROR = "error: "
-MOST_ERRORS = 3
-CHUNK = 1 << 26
+# What TensorRT calls while it works. What these inherit is known only once one of the two libraries is imported.
 
 
 def new_log(trt: Any) -> Any:
@@ -102,7 +154,7 @@ def new_log(trt: Any) -> Any:
             """Return the errors in TensorRT's words, the cause first."""
             errors = [line.removeprefix(ERROR) for line in self.lines if line.startswith(ERROR)]
             causes = [error for error in errors if NOT_THE_CAUSE not in error] or errors
-            return "; ".join(dict.fromkeys(map(cause_in, causes[:MOST_ERRORS]))) or "it gave no reason"
+            return "; ".join(dict.fromkeys(map(_cause_in, causes[:3]))) or "it gave no reason"
 
     return Log()
 
@@ -149,8 +201,7 @@ def new_profiler(trt: Any) -> Any:
 
 def new_allocator(trt: Any) -> Any:
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
-        """Hands out memory while TensorRT runs. The bindings would print an exception, and TensorRT would only say that
-        there is no memory."""
+        """Hands out memory while TensorRT runs. It never raises: the bindings would only print the exception."""
 
         def __init__(self) -> None:
             trt.IOutputAllocator.__init__(self)  # pybind11 asks for this form instead of super()
@@ -170,50 +221,22 @@ def new_allocator(trt: Any) -> Any:
     return Allocator()
 
 
-def new_reader(trt: Any, file: BinaryIO) -> Any:
-    class Reader(trt.IStreamReaderV2):  # type: ignore[misc]
-        """Reads piece by piece, so that a large plan is not held in memory beside the engine made of it."""
-
-        def __init__(self) -> None:
-            trt.IStreamReaderV2.__init__(self)
-
-        def read(self, size: int, stream: int) -> bytes:
-            return file.read(min(size, CHUNK))
-
-        def seek(self, offset: int, whence: Any) -> bool:
-            file.seek(offset, int(whence))
-            return True
-
-    return Reader()
-
-
-# Run a plan of TensorRT, in the profile that is nearest to the shapes at hand.
-
-
 class Executor:
-    """Runs a plan on the addresses and the stream of a DeviceSession."""
+    """Runs a plan on the addresses and the stream of a DeviceSession, in the profile that is nearest to the shapes."""
 
     def __init__(
-        self,
-        title: str,
-        engine: Any,
-        context: Any,
-        blueprint: Blueprint,
-        allocator: Any,
-        log: Any,
-        replays: bool,
-        stream: int,
+        self, library: Library, engine: Any, context: Any, blueprint: Blueprint, stream: int, replays: bool
     ) -> None:
         self.replays = replays
-        self._title, self._engine, self._context, self._log = title, engine, context, log
-        self._blueprint = blueprint
-        self._allocator, self._stream = allocator, stream
+        self._library, self._log, self._title = library, library.log, library.title
+        self._engine, self._context, self._blueprint, self._stream = engine, context, blueprint, stream
+        self._allocator = new_allocator(library.trt)
 
     def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> dict[str, Shape]:
         self._log.lines.clear()
         profile = _nearest_profile(self._blueprint, shapes, values)
         if profile != self._context.active_optimization_profile:  # before the shapes, which it forgets
-            set_profile(self._title, self._context, profile, self._stream, self._log)
+            set_profile(self._library, self._context, profile, self._stream)
         self.place({name: array.ctypes.data for name, array in values.items()})  # TensorRT reads these on the host
         for name, shape in shapes.items():
             if name not in values and not self._context.set_input_shape(name, shape):
@@ -223,14 +246,16 @@ class Executor:
 
     def place(self, addresses: Mapping[str, int]) -> None:
         for name, address in addresses.items():
-            if not self._context.set_tensor_address(name, address):
-                raise EnginewrightError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
+            self._require_taken(name, self._context.set_tensor_address(name, address))
+
+    def _require_taken(self, name: str, is_taken: bool) -> None:
+        if not is_taken:
+            raise EnginewrightError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
 
     def let_grow(self, outputs: Mapping[str, Growing]) -> None:
         self._allocator.outputs = outputs
         for name in outputs:
-            if not self._context.set_output_allocator(name, self._allocator):
-                raise EnginewrightError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
+            self._require_taken(name, self._context.set_output_allocator(name, self._allocator))
 
     def enqueue(self, stream: int) -> None:
         self._allocator.error = None
@@ -243,9 +268,10 @@ class Executor:
         self._context = self._engine = None  # the context must be freed before its engine
 
 
-def set_profile(title: str, context: Any, number: int, stream: int, log: Any) -> None:
+def set_profile(library: Library, context: Any, number: int, stream: int) -> None:
     if not context.set_optimization_profile_async(number, stream):
-        raise EnginewrightError(f"{title} refuses optimization profile {number} of the engine: {log.reason()}")
+        why = library.log.reason()
+        raise EnginewrightError(f"{library.title} refuses optimization profile {number} of the engine: {why}")
 
 
 def _nearest_profile(blueprint: Blueprint, shapes: Mapping[str, Shape], values: Arrays) -> int:
@@ -281,7 +307,7 @@ def read_timing_cache(path: Path) -> bytes:
     if not path.exists():
         return b""
     digest, _, content = path.read_bytes().partition(b"\n")
-    if digest != _digest(content):
+    if digest != hashlib.sha256(content).hexdigest().encode():
         set_aside(path)
         return b""
     return content
@@ -289,11 +315,7 @@ def read_timing_cache(path: Path) -> bytes:
 
 def write_timing_cache(path: Path, content: bytes) -> None:
     with new_file(path) as temporary:
-        temporary.write_bytes(_digest(content) + b"\n" + content)
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()
+        temporary.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
 def set_aside(path: Path) -> None:
@@ -303,7 +325,7 @@ def set_aside(path: Path) -> None:
     print(f"the timing cache {path} is damaged: moved to {aside.name}, a new one is begun", file=sys.stderr)
 
 
-# Read the layers of an engine from the description that TensorRT's engine inspector gives.
+# The layers of an engine, as TensorRT's engine inspector describes them.
 
 # Patterns of the names of types, such as "Int8", "Half" or "Row major linear FP32". The first that fits counts.
 TYPES = {
@@ -319,29 +341,21 @@ COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|
 
 
 def layer_of(text: str, profile: int = 0) -> Layer:
-    """Return a layer in an optimization profile. The precision is unknown where neither a type nor a kernel's name
-    tells it."""
+    """Return a layer in an optimization profile. Its precision may be known from a type, or a kernel's name, or not."""
     described = json.loads(text)
     kind, kernel = str(described.get("LayerType", "")), str(described.get("TacticName", ""))
+    # A convolution multiplies its first input. TensorRT 10 has one key for its format and type, 11 one for each.
+    first = (described.get("Inputs") or [{}])[0]
+    named = _first_fit(TYPES, str(first.get("Datatype") or first.get("Format/Datatype") or ""))
+    multiplied = _first_fit(KERNELS, kernel)
+    by_kernel = named == UNKNOWN or (named, multiplied) == ("fp32", "tf32")  # the type of both is float32
     return Layer(
         name=str(described.get("Name", "")).removesuffix(f" [profile {profile}]"),
         kind=f"{kind} {kernel}".strip(),
-        precision=_precision(described.get("Inputs") or [], kernel),
+        precision=multiplied if by_kernel else named,
         computes=bool(COMPUTES.search(f"{kind} {kernel}")),
         profile=profile,
     )
-
-
-def _precision(inputs: Sequence[Mapping[str, Any]], kernel: str) -> str:
-    """Return the type of the first input, which a convolution multiplies. Only its kernel tells TF32 from float32."""
-    named = _first_fit(TYPES, _type(inputs[0])) if inputs else UNKNOWN
-    multiplied = _first_fit(KERNELS, kernel)
-    return multiplied if named == UNKNOWN or (named, multiplied) == ("fp32", "tf32") else named
-
-
-def _type(tensor: Mapping[str, Any]) -> str:
-    """Return the type of a tensor. TensorRT 10 has one key for format and type, 11 one for each."""
-    return str(tensor.get("Datatype") or tensor.get("Format/Datatype") or "")
 
 
 def _first_fit(words: Mapping[str, str], text: str) -> str:

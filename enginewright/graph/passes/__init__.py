@@ -10,8 +10,14 @@ import onnx_ir as ir
 
 from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.passes.find import Pass, remove_unused
-from enginewright.graph.passes.names import give_plain_names, lower_case_equations, name_nodes, name_squeezed_axes
-from enginewright.graph.passes.pooling import pool_whole_images, reshape_strided_copies
+from enginewright.graph.passes.for_every_compiler import (
+    give_plain_names,
+    lower_case_equations,
+    name_nodes,
+    name_squeezed_axes,
+    pool_whole_images,
+    reshape_strided_copies,
+)
 from enginewright.graph.shapes import as_ir
 
 

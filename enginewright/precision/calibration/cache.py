@@ -1,20 +1,23 @@
-"""Read and write TensorRT's calibration cache: a header, then `name: scale` with a float32 as big-endian hex."""
+"""Keep what a calibration finds: the ranges in TensorRT's calibration cache, their origin, and what the exact graph
+answers meanwhile. The cache is a header, then `name: scale` with a float32 as big-endian hex."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+from platformdirs import user_cache_path
 from pydantic import Field
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
-from enginewright.core.files import Record, new_file, sha256
+from enginewright.core.files import Record, new_file, sha256, sha256_of
 from enginewright.core.params.precisions import CalibrationParams
-from enginewright.data.sample_set import SampleSet
+from enginewright.data.feeds import Outputs
+from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 
 LEVELS = PRECISIONS["int8"].largest  # the number that stands for the end of a range
@@ -53,24 +56,23 @@ def read_cache(path: Path) -> dict[str, float]:
     return amax
 
 
-# Record what a calibration was measured on, and refuse to use it for anything else.
-
 MEASURED = "measured"  # here; else the name of a file
 Channels = tuple[tuple[float, ...], tuple[float, ...]]  # the lowest and the largest number of each
 
 
 class Calibration(Record):
-    """The origin of the ranges in calibration.cache. The first four are None for a file from elsewhere."""
+    """The origin of the ranges in calibration.cache, which must not be used for anything else. The first four are None
+    for a file from elsewhere."""
 
-    model_sha256: str | None
-    samples_sha256: str | None
-    preprocessing_sha256: str | None
-    samples: int | None
+    model_sha256: str | None = None
+    samples_sha256: str | None = None
+    preprocessing_sha256: str | None = None
+    samples: int | None = None
     source: str
     method: str
     bins: int
     percentile: float
-    tools: dict[str, str]
+    tools: dict[str, str] = Field(default_factory=dict)
     cache_sha256: str
     amax: dict[str, float]
     lowest: dict[str, float] = Field(default_factory=dict)  # values, 0 if none is negative; a file does not say
@@ -87,25 +89,32 @@ def measured_provenance(
     params: CalibrationParams, model: Path, samples: SampleSet, cache: Path, amax: Mapping[str, float], **more: Any
 ) -> Calibration:
     """Describe what was measured here. `more` are the fields that the ranges of the cache leave out."""
-    origin = {
-        "model_sha256": graph_sha256(model),
-        "samples_sha256": samples.list_sha256,
-        "preprocessing_sha256": samples.preprocessing_sha256,
-        "samples": len(samples),
-        "tools": {module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
-    }
-    return _calibration(params, cache, amax, source=MEASURED, method=params.method, **origin, **more)
+    return Calibration(
+        model_sha256=graph_sha256(model),
+        samples_sha256=samples.list_sha256,
+        preprocessing_sha256=samples.preprocessing_sha256,
+        samples=len(samples),
+        source=MEASURED,
+        method=params.method,
+        bins=params.bins,
+        percentile=params.percentile,
+        tools={module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
+        cache_sha256=sha256(cache),
+        amax=dict(amax),
+        **more,
+    )
 
 
 def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[str, float]) -> Calibration:
     """Describe a file from elsewhere, whose model and samples are unknown, so that only its tensors can be checked."""
-    unknown = dict.fromkeys(("model_sha256", "samples_sha256", "preprocessing_sha256", "samples"))
-    return _calibration(params, cache, amax, source=str(params.file), method="given", tools={}, **unknown)
-
-
-def _calibration(params: CalibrationParams, cache: Path, amax: Mapping[str, float], **origin: Any) -> Calibration:
-    settings = params.model_dump(include={"bins", "percentile"})
-    return Calibration(**origin, **settings, cache_sha256=sha256(cache), amax=dict(amax))
+    return Calibration(
+        source=str(params.file),
+        method="given",
+        bins=params.bins,
+        percentile=params.percentile,
+        cache_sha256=sha256(cache),
+        amax=dict(amax),
+    )
 
 
 def require_match(record: Calibration, cache: Path, model: Path, samples: SampleSet) -> None:
@@ -134,3 +143,40 @@ def require_tensors(record: Calibration, needed: list[str]) -> None:
             f"the calibration ({record.source}) has no range for {len(missing)} of the {len(needed)} tensors that are "
             f"quantized: {some}. Was it made for another export of the model? Set calibration.file: null to measure"
         )
+
+
+MOST_FILES = 20  # in a folder, of which the oldest goes first
+
+
+def keep_answers(ranges: Calibration, samples: SampleSet, batches: Sequence[Outputs]) -> None:
+    """Keep the answers that the samples got while these ranges were measured, unless some are missing or of other
+    sizes. A search need not run the exact graph on all samples again. They belong to a machine, whose number of cores
+    decides their last bits, and not to the pipeline."""
+    shapes = {tuple(values.shape[1:] for values in batch.values()) for batch in batches}
+    if len(shapes) != 1 or not all(batches):
+        return
+    answers = [np.concatenate([batch[name] for batch in batches])[: len(samples)] for name in batches[0]]
+    file = _file_of(ranges, samples)
+    try:
+        with new_file(file) as temporary, temporary.open("wb") as opened:
+            np.savez(opened, *answers, names=np.array(list(batches[0])))
+        for old in sorted(file.parent.glob("*.npz"), key=lambda each: each.stat().st_mtime)[:-MOST_FILES]:
+            old.unlink()
+    except OSError:  # a full or a read-only disk: the search runs the graph again
+        pass
+
+
+def kept_answers(ranges: Calibration, samples: SampleSet) -> Outputs | None:
+    """Return what is known, or None."""
+    try:
+        with _file_of(ranges, samples).open("rb") as opened:
+            file = np.load(opened)
+            return {str(name): file[f"arr_{number}"] for number, name in enumerate(file["names"])}
+    except Exception:  # missing or damaged: NumPy and zipfile raise what the parsers beneath them do
+        return None
+
+
+def _file_of(ranges: Calibration, samples: SampleSet) -> Path:
+    # Other code may prepare other pixels of the same files, which then have other ranges.
+    about = ranges.model_sha256, ranges.cache_sha256, sha256(samples.folder / MANIFEST)
+    return user_cache_path("enginewright") / "answers" / f"{sha256_of(about)}.npz"

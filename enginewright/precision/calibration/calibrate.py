@@ -13,11 +13,23 @@ from enginewright.core.spread import Cluster
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import fixed_batch, load_graph
-from enginewright.precision.calibration.answers import keep_answers, kept_answers
 from enginewright.precision.calibration.auto import choose_ranges
-from enginewright.precision.calibration.cache import Calibration, Channels, measured_provenance, write_cache
+from enginewright.precision.calibration.cache import (
+    Calibration,
+    Channels,
+    keep_answers,
+    kept_answers,
+    measured_provenance,
+    write_cache,
+)
 from enginewright.precision.calibration.histogram import Histograms, choose_amax, sketch
-from enginewright.precision.calibration.measure import batch_in_memory, measure, measure_samples, with_moved
+from enginewright.precision.calibration.measure import (
+    Measuring,
+    batch_in_memory,
+    measure,
+    measure_samples,
+    with_moved,
+)
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.write_int8 import Range
 
@@ -37,7 +49,7 @@ def calibrate_graph(
     graph = load_graph(model)
     fixed = fixed_batch(graph)
     batch = fixed or batch_in_memory(graph, samples, params.batch)
-    counted, answers = measure_samples(source, samples, batch, bool(fixed), params.bins, cluster)
+    counted, answers = measure_samples(Measuring(source, params.bins), samples, batch, bool(fixed), cluster)
     histograms = with_moved(graph, counted)
     choice = choose_ranges(graph, histograms, samples, params, wanted)
     cache = calibrated / "calibration.cache"
@@ -49,9 +61,7 @@ def calibrate_graph(
         cache,
         choice.amax,
         lowest={name: histogram.lowest for name, histogram in histograms.items()},
-        channels={
-            name: told(histogram.channels) for name, histogram in counted.items() if histogram.channels is not None
-        },
+        channels=_channels({name: histogram.channels for name, histogram in counted.items()}),
         methods=choice.methods,
         costs=choice.costs,
     )
@@ -76,22 +86,23 @@ def ranges_by(known: Calibration, graph: onnx.ModelProto, samples: SampleSet, ch
         return choose_amax(histograms[name], way)
 
     found = [name for name in known.amax if name in histograms]
-    channels = {
-        name: each for name in known.channels if name in histograms and (each := histograms[name].channels) is not None
-    }
+    channels = {name: histograms[name].channels for name in known.channels if name in histograms}
     return known.model_copy(
         update={
             "amax": known.amax | {name: amax(name) for name in found},
             "lowest": known.lowest | {name: histograms[name].lowest for name in found},
-            "channels": known.channels | {name: told(each) for name, each in channels.items()},
+            "channels": known.channels | _channels(channels),
         }
     )
 
 
-def told(channels: NDArray[np.float64] | NDArray[np.float32]) -> Channels:
-    """Return the extremes of channels with as many digits as bytes need."""
-    lowest, largest = (tuple(float(f"{value:.4g}") for value in each) for each in channels)
-    return lowest, largest
+def _channels(found: Mapping[str, NDArray[np.floating] | None]) -> dict[str, Channels]:
+    """Return the extremes of channels, where they are known, with as many digits as bytes need."""
+
+    def rounded(values: NDArray[np.floating]) -> tuple[float, ...]:
+        return tuple(float(f"{value:.4g}") for value in values)
+
+    return {name: (rounded(each[0]), rounded(each[1])) for name, each in found.items() if each is not None}
 
 
 def write_scaled(known: Calibration, scaled: Mapping[str, Range], model: Path, samples: SampleSet) -> Calibration:
@@ -101,9 +112,7 @@ def write_scaled(known: Calibration, scaled: Mapping[str, Range], model: Path, s
     cache = model.parent / "calibration.cache"
     write_cache(amax, cache)
     origin = {"model_sha256": graph_sha256(model), "cache_sha256": sha256(cache)}
-    channels = known.channels | {
-        name: told(each.channels) for name, each in scaled.items() if each.channels is not None
-    }
+    channels = known.channels | _channels({name: each.channels for name, each in scaled.items()})
     record = known.model_copy(update={"amax": amax, "lowest": lowest, "channels": channels, **origin})
     if answers := kept_answers(known, samples):  # which scaling leaves as they are
         keep_answers(record, samples, [answers])

@@ -1,4 +1,4 @@
-"""A histogram of magnitudes that counts a stream of values without knowing their range beforehand."""
+"""Count the magnitudes of a stream, and choose from the counts the largest one that quantization keeps."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,10 +11,14 @@ from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import Record
 from enginewright.core.params.precisions import CalibrationParams
 
+LEVELS = PRECISIONS["int8"].largest  # positive int8 values
 CHUNK = 1 << 18  # elements: temporary arrays stay in the processor's cache, and threads seldom wait for Python's lock
 LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
+BINS = 64  # of a sketch
 
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Count = Callable[[NDArray[np.int32], int], NDArray[np.int64]]  # how often each number below a limit occurs
 
 
@@ -68,13 +72,12 @@ class Histogram:
         if np.isneginf(lows.min()):  # as masks for attention have it, which others write as the lowest number
             flat = np.maximum(flat, LOWEST)
             lows, highs = np.maximum(lows, LOWEST), np.maximum(highs, LOWEST)
-        peaks, lowest = np.maximum(highs, -lows), float(lows.min())
-        self.peaks += peaks.tolist()
+        peaks = np.maximum(highs, -lows)
         largest = float(peaks.max())
         if not np.isfinite(largest):
             raise ValueError("holds NaN or infinity")
-        self.amax = max(self.amax, largest)
-        self.lowest = min(self.lowest, lowest)
+        self.peaks += peaks.tolist()
+        self.amax, self.lowest = max(self.amax, largest), min(self.lowest, float(lows.min()))
         self._widen(largest)
         inverse = np.float32(1 / self.width if self.width else 0)  # 0 as long as there are only zeros
         scratch, places = np.empty(min(CHUNK, flat.size), np.float32), np.empty(min(CHUNK, flat.size), np.int32)
@@ -113,15 +116,8 @@ class Histogram:
         if self.width == 0 and largest > 0:
             self.width = max(NARROWEST, 2.0 ** math.frexp(largest / len(self.counts))[1])
         while largest > 0 and largest >= self.width * len(self.counts):
-            self._double()
-
-    def _double(self) -> None:
-        half = len(self.counts) // 2
-        self.counts = np.concatenate([self.counts.reshape(half, 2).sum(axis=1), np.zeros(half, np.int64)])
-        self.width *= 2
-
-
-# Make a histogram small enough to be stored and drawn.
+            pairs = self.counts.reshape(-1, 2).sum(axis=1)
+            self.counts, self.width = np.concatenate([pairs, np.zeros_like(pairs)]), 2 * self.width
 
 
 class Sketch(Record):
@@ -139,9 +135,6 @@ class Histograms(Record):
     tensors: dict[str, Sketch]
 
 
-BINS = 64
-
-
 def sketch(histogram: Histogram, amax: float) -> Sketch:
     """Add up neighbouring bins, and count the share beyond `amax` in the fine bins, since it lies on one's edge."""
     counts = histogram.used()
@@ -157,17 +150,12 @@ def sketch(histogram: Histogram, amax: float) -> Sketch:
     )
 
 
-# Choose from a histogram the largest magnitude that quantization keeps: five methods, all vectorized. Histograms
-# count |x| in bins of equal width from 0. Magnitudes above the threshold saturate.
-
-LEVELS = PRECISIONS["int8"].largest  # positive int8 values
 TYPICAL = 0.9  # the share of samples that `typical` clips nothing of
 COLUMNS_AT_ONCE = 256  # candidates, so that what is known of their levels stays in the processor's cache
-Counts = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 def choose_amax(histogram: Histogram, params: CalibrationParams) -> float:
+    """Return the largest magnitude that quantization keeps by one of five methods. Larger ones saturate."""
     counts = histogram.used()
     if params.method == "typical" and len(histogram.peaks):  # an activation may be empty, such as boxes of nothing
         return float(np.quantile(histogram.peaks, TYPICAL, method="higher"))

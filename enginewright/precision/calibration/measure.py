@@ -41,15 +41,9 @@ class Measured(NamedTuple):
 
 
 def measure_samples(
-    folder: Path,
-    samples: SampleSet,
-    batch: int,
-    whole: bool,
-    bins: int,
-    cluster: Cluster | None,
-    at_once: int = AT_ONCE,
+    work: "Measuring", samples: SampleSet, batch: int, whole: bool, cluster: Cluster | None, at_once: int = AT_ONCE
 ) -> Measured:
-    """Return a histogram of each activation of a folder's graph, and its answers.
+    """Return a histogram of each activation of a graph, and its answers.
 
     Parts of the samples are measured one by one, or side by side on a cluster, and merged in their order: the merging
     is exact, so that it does not matter how they are cut.
@@ -58,8 +52,7 @@ def measure_samples(
     merged = Measured({}, [])
     # Answers to texts depend on how far they are padded.
     most = math.ceil(MOST_ANSWERS / batch) if samples.lengths is None else 0
-    measured = spread(Measuring(folder, bins), parts, cluster)
-    for part in progress(measured, "calibration", len(parts), f"parts of {at_once} samples"):
+    for part in progress(spread(work, parts, cluster), "calibration", len(parts), f"parts of {at_once} samples"):
         merged.answers.extend(part.answers)
         del merged.answers[most:]
         for name, histogram in part.histograms.items():
@@ -80,6 +73,8 @@ def batch_in_memory(model: onnx.ModelProto, samples: SampleSet, most: int) -> in
 
 @dataclass(frozen=True)
 class Measuring(Work[Part, Measured]):
+    """Measure the activations of the graph in a folder."""
+
     folder: Path
     bins: int
 
@@ -87,10 +82,6 @@ class Measuring(Work[Part, Measured]):
     def open(self, threads: int) -> Iterator[Callable[[Part], Measured]]:
         meter = Meter(load_graph(self.folder / "model.onnx"), threads)
         yield lambda part: meter.measure(part.feeds(), self.bins)
-
-
-def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> Histograms:
-    return with_moved(model, Meter(model).measure(batches, bins).histograms)
 
 
 def with_moved(model: onnx.ModelProto, histograms: Histograms) -> Histograms:
@@ -108,6 +99,10 @@ def _moved(graph: onnx.GraphProto) -> dict[str, str]:
     return sources
 
 
+def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> Histograms:
+    return with_moved(model, Meter(model).measure(batches, bins).histograms)
+
+
 class Meter:
     """A graph that tells its activations in float32 or float16, but for those that hold what another one does."""
 
@@ -115,10 +110,10 @@ class Meter:
         exposed = with_shapes(model)  # a copy, which also returns each activation to measure
         graph = exposed.graph
         hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
-        measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
-        shown = [value for value in measured if value.name in hidden]
-        told = {value.name for value in [*graph_inputs(graph), *graph.output, *shown]}
-        moved = {name for name, source in _moved(graph).items() if source in told}
+        floats = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
+        shown = [value for value in floats if value.name in hidden]
+        known = {value.name for value in [*graph_inputs(graph), *graph.output, *shown]}
+        moved = {name for name, source in _moved(graph).items() if source in known}
         graph.output.extend(value for value in shown if value.name not in moved)
         outputs = model.graph.output
         is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
@@ -134,9 +129,7 @@ class Meter:
         histograms: Histograms = {}
         answers: list[Outputs] = []
         for activations, found in self._of_each(batches):
-            for name in activations:
-                histograms.setdefault(name, Histogram(bins))
-            self._count(activations, histograms)
+            self._count(activations, {name: histograms.setdefault(name, Histogram(bins)) for name in activations})
             answers.append(found)
         return Measured(histograms, answers)
 
@@ -172,9 +165,7 @@ class Meter:
         inputs = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
         arrays = inputs | dict(zip(self._names, self._session.run(self._names, dict(feeds)), strict=True))
         # Copies: an array of ONNX Runtime's keeps all the memory that its session took.
-        samples, answers = len(next(iter(feeds.values()))), {name: arrays[name].copy() for name in self._answers}
-        are_small = all(
-            values.shape[:1] == (samples,) and values.nbytes <= SMALL * samples for values in answers.values()
-        )
+        count, answers = len(next(iter(feeds.values()))), {name: arrays[name].copy() for name in self._answers}
+        are_small = all(each.shape[:1] == (count,) and each.nbytes <= SMALL * count for each in answers.values())
         activations = {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
         return activations, answers if are_small else {}

@@ -21,7 +21,8 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, LayerTime, node_names
 from enginewright.graph.shapes import as_ir
-from enginewright.measure.speed_records import Trace, time_layers
+from enginewright.measure.benchmark import time_layers
+from enginewright.measure.records import Trace
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.in_dialect import Ingredients
 from enginewright.precision.mixing.records import Assignment, BlockTimes
@@ -191,7 +192,7 @@ class Traces(NamedTuple):
 def trace_in_turns(
     precision: str, engines: Mapping[PrecisionName, Path], places: Mapping[str, int], bench: Bench
 ) -> Traces:
-    """Trace the engines of all types bench."""
+    """Trace the engines of all types here."""
     with whole_machine(f"mix, {precision}"):
         turns = _in_turns(list(engines.values()), bench)
     for engine, of_one in zip(engines.values(), zip(*turns, strict=True), strict=True):

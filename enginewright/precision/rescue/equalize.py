@@ -10,9 +10,9 @@ own, which OpenVINO makes one step with the rounding that follows.
 onnxsim's own knows neither depthwise convolutions nor inputs of three axes, and NNCF's leaves more Mul nodes in graphs.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -21,34 +21,95 @@ from numpy.typing import NDArray
 
 from enginewright.data.feeds import Feeds
 from enginewright.graph.as_written import open_as_written
+from enginewright.graph.passes.find import Inserter
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.placement import AVERAGES, FLOATS, PRODUCTS, is_average, setting
-from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Additions, Range, dtype_of
+from enginewright.precision.placement import FLOATS, PRODUCTS, is_average, setting
+from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Range, dtype_of
 
-# Find tensors whose channels may be scaled: weights that write them and that read them can hold the scales.
+ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}  # keep a positive factor of a channel, as averages and MaxPool do
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SMALLEST = 0.01  # of the largest channel: one that was hardly seen may be larger on other samples
 
-ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}
-LINEAR = AVERAGES | ELEMENTWISE | {"MaxPool"}  # keep a positive factor of a channel
-
-
-class Constant(NamedTuple):
-    """Numbers of the graph, and the axis that the channels lie along."""
-
-    value: ir.Value
-    axis: int
-
-
-class Reader(NamedTuple):
-    node: ir.Node
-    tensor: str
+Floats = NDArray[np.float64]
 
 
 class Seam(NamedTuple):
-    """A tensor whose channels may be scaled, and what lies on both sides of it."""
+    """A tensor whose channels may be scaled, and what lies on both sides of it: weights that can hold the scales."""
 
-    written: list[Constant]
-    readers: list[Reader]
+    written: list[tuple[ir.Value, int]]  # constants, with the axis that the channels lie along
+    readers: list[tuple[ir.Node, str]]  # with the tensor that each reads
     axes: dict[str, int]  # that the channels lie along, in each tensor from the one written to those that are read
+
+
+class Channels(NamedTuple):
+    """The largest magnitude of each channel of a tensor, the lowest number or 0, and the mean square."""
+
+    largest: Floats
+    lowest: Floats
+    power: Floats
+
+
+def equalize(
+    model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], ranges: Mapping[str, Range]
+) -> tuple[onnx.ModelProto, dict[str, Range]] | None:
+    """Return the graph with scaled channels, and the ranges of the tensors that have them; or None where that is not
+    possible or promises nothing. No Mul is added for the nodes of the names in `kept`, which stay in floating point.
+    What has no range is not scaled."""
+    changed = as_ir(model)
+    divided = _divide_by_ones(changed, kept)
+    copied = {node.outputs[0].name or "": value.name or "" for node, value, _ in divided}
+    ranges = {**ranges, **{name: ranges[source] for name, source in copied.items() if source in ranges}}
+    seams = [seam for seam in find_seams(changed) if ranges.keys() >= {name for _, name in seam.readers}]
+    if not seams:
+        return None
+    channels = _channels(ir.to_proto(changed), seams, batches, ranges)
+    scaled = dict[str, Range]()
+    for seam in seams:
+        scale = _best_scale(seam, [channels[name] for _, name in seam.readers])
+        if np.ptp(scale) > 0:
+            scaled |= {name: _scaled(ranges[name], channels[name], scale) for name in seam.axes if name in channels}
+            for value, axis in seam.written:
+                shape = [1] * max(1, array_of(value).ndim)  # a scalar becomes a number for each channel
+                shape[axis] = -1
+                _multiply(value, (1 / scale).reshape(shape))
+            for node, _ in seam.readers:
+                weights = node.inputs[1]
+                assert weights is not None
+                by_output = weights_by_output(node, array_of(weights))
+                factors = np.broadcast_to(scale.reshape(len(by_output), 1, -1, 1), by_output.shape)
+                _multiply(weights, weights_as_given(node, factors, array_of(weights).shape))
+    for node, value, ones in divided:
+        if np.all(array_of(ones) == 1):
+            ir.convenience.replace_all_uses_with(node.outputs[0], value)
+            changed.graph.remove(node, safe=True)
+            changed.graph.initializers.pop(ones.name or "")
+    return (ir.to_proto(changed), scaled) if scaled else None
+
+
+def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Node, ir.Value, ir.Value]]:
+    """Multiply by ones, which may become scales, what products of matrices read beside others that can take none.
+    Return each Mul that is added, what it multiplies, and the ones."""
+    reached = {node for seam in find_seams(model) for node, _ in seam.readers}
+    add, added = Inserter(model), []
+    for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
+        last, uses = len(value.shape or ()) - 1, value.uses()
+        products = [(node, index) for node, index in uses if node.op_type != "Conv" and node.name not in kept]
+        readers = [node for node, index in products if takes_scales(node, index, last, value)]
+        size = value.shape[last] if readers and value.shape else None
+        if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
+            continue
+        ones = add.constant(readers[0], f"{value.name}.factors", np.ones(size, dtype_of(value)))
+        divided = add.value(f"{value.name}.divided")
+        divided.shape, divided.type = value.shape, value.type
+        factors = ir.node("Mul", [value, ones], outputs=[divided], name=divided.name)
+        for node in readers:
+            node.replace_input_with(0, divided)
+        if maker := value.producer():
+            maker.append([factors])
+        else:
+            model.graph[0].prepend([factors])
+        added.append((factors, value, ones))
+    return added
 
 
 def find_seams(model: ir.Model) -> Iterator[Seam]:
@@ -73,24 +134,18 @@ def _seam_behind(writer: ir.Node) -> Seam | None:
             if node.graph is not writer.graph:  # the body of an If or a Loop, whose tensors nobody measures
                 return None
             if takes_scales(node, index, axis, value):
-                seam.readers.append(Reader(node, value.name or ""))
-            elif node.op_type in LINEAR and index == 0 and _keeps_channels(node, axis):
-                waiting.append((node.outputs[0], axis))
-            elif node.op_type == "Transpose":
-                waiting.append((node.outputs[0], _moved(node, axis)))
-            elif node.op_type == "Gather" and index == 0 and (place := _left_by_gather(node, axis)) is not None:
-                waiting.append((node.outputs[0], place))
-            elif node.op_type in ("Flatten", "Reshape") and index == 0 and _only_drops_pixels(node, axis):
-                waiting.append((node.outputs[0], 1))
+                seam.readers.append((node, value.name or ""))
+            elif (behind := _axis_behind(node, index, axis)) is not None:
+                waiting.append((node.outputs[0], behind))
             elif node.op_type == "Add" and (bias := _own(node.inputs[1 - index])) and _lies_along(bias, axis, value):
-                seam.written.append(Constant(bias, axis - len(value.shape or ())))
+                seam.written.append((bias, axis - len(value.shape or ())))
                 waiting.append((node.outputs[0], axis))
             else:
                 return None
     return seam
 
 
-def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
+def _written_by(node: ir.Node) -> tuple[list[tuple[ir.Value, int]], int] | None:
     """Return the constants by which a node writes its channels, and the axis of these in its output."""
     shape = node.outputs[0].shape
     if node.domain or shape is None:
@@ -101,67 +156,51 @@ def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
             axes, axis = (0, 0), 1
         case "Gemm":
             axes, axis = (0 if setting(node, "transB") else 1, -1), last
-        case "MatMul":
-            axes, axis = (-1, -1), last
-        case "LayerNormalization" if setting(node, "axis", -1) in (-1, last):
+        case "MatMul" | "LayerNormalization" if setting(node, "axis", -1) in (-1, last):
             axes, axis = (-1, -1), last
         case "Mul":  # by the weights of an RMSNorm
             found = [own for value in node.inputs if (own := _own(value)) and _lies_along(own, last, node.outputs[0])]
-            return ([Constant(found[0], -1)], last) if found else None
+            return ([(found[0], -1)], last) if found else None
         case _:
             return None
     given = [value for value in node.inputs[1:] if value is not None]
-    owned = [_own(value) for value in given]
-    if not given or not all(owned):
+    if not given or not all(map(_own, given)):
         return None
-    constants = [Constant(value, where) for value, where in zip(given, axes, strict=False)]
-    rank = array_of(constants[0].value).ndim
-    return (constants, axis) if node.op_type in ("Conv", "LayerNormalization") or rank == 2 else None
+    is_matrix = array_of(given[0]).ndim == 2
+    fits = node.op_type in ("Conv", "LayerNormalization") or is_matrix
+    return (list(zip(given, axes, strict=False)), axis) if fits else None
 
 
 def takes_scales(node: ir.Node, index: int, axis: int, value: ir.Value) -> bool:
     """Tell whether its weights can hold the scales of its input's channels."""
     if node.op_type not in PRODUCTS - {"ConvTranspose"} or node.domain or index or not _own(node.inputs[1]):
         return False
-    if value.dtype not in FLOATS:
-        return False
-    rank = array_of(node.inputs[1]).ndim
-    match node.op_type:
-        case "Conv":
-            return axis == 1
-        case "Gemm":
-            return axis == 1 and not setting(node, "transA")
-        case _:
-            return rank == 2 and axis == len(value.shape or ()) - 1
+    if node.op_type == "MatMul":
+        fits = array_of(node.inputs[1]).ndim == 2 and axis == len(value.shape or ()) - 1
+    else:
+        fits = axis == 1 and not setting(node, "transA")
+    return fits and value.dtype in FLOATS
 
 
-def _keeps_channels(node: ir.Node, axis: int) -> bool:
-    return (axis == 1 and (node.op_type == "MaxPool" or is_average(node))) or node.op_type in ELEMENTWISE
-
-
-def _moved(transpose: ir.Node, axis: int) -> int:
-    """Return where a Transpose puts an axis. Without an order, it turns them all around."""
-    order = transpose.attributes.get_ints("perm")
-    rank = len(transpose.outputs[0].shape or ())
-    return order.index(axis) if order else rank - 1 - axis
-
-
-def _left_by_gather(gather: ir.Node, axis: int) -> int | None:
-    """Return where an axis is after others were chosen from, as the first token is from all."""
-    given, indices = gather.inputs
-    if given is None or given.shape is None or indices is None or indices.shape is None:
-        return None
-    chosen = setting(gather, "axis") % len(given.shape)
-    return None if chosen == axis else axis + (len(indices.shape) - 1) * (chosen < axis)
-
-
-def _only_drops_pixels(node: ir.Node, axis: int) -> bool:
-    """Tell whether it makes rows of channels of images of one pixel."""
+def _axis_behind(node: ir.Node, index: int, axis: int) -> int | None:
+    """Return where a node that keeps a positive factor of each channel puts the channels, or None for another node."""
     given, after = node.inputs[0], node.outputs[0].shape
-    if axis != 1 or given is None or given.shape is None or after is None or len(after) != 2:
-        return False
-    _, channels, *pixels = given.shape
-    return after[1] == channels and all(size == 1 for size in pixels)
+    shape = list(given.shape) if given is not None and given.shape is not None else []
+    match node.op_type:
+        case _ if index:
+            return None
+        case "Transpose":  # without an order, it turns all axes around
+            order = node.attributes.get_ints("perm")
+            return order.index(axis) if order else len(after or ()) - 1 - axis
+        case "Gather" if shape and (indices := node.inputs[1]) is not None and indices.shape is not None:
+            chosen = setting(node, "axis") % len(shape)  # as the first token is chosen from all
+            return None if chosen == axis else axis + (len(indices.shape) - 1) * (chosen < axis)
+        case "Flatten" | "Reshape" if axis == 1 and shape and after is not None and len(after) == 2:
+            makes_rows = after[1] == shape[1] and all(size == 1 for size in shape[2:])  # of images of one pixel
+            return 1 if makes_rows else None
+        case _:
+            keeps = node.op_type in ELEMENTWISE or (axis == 1 and (node.op_type == "MaxPool" or is_average(node)))
+            return axis if keeps else None
 
 
 def _lies_along(bias: ir.Value, axis: int, value: ir.Value) -> bool:
@@ -182,106 +221,25 @@ def array_of(value: ir.Value | None) -> NDArray[np.float32]:
     return value.const_value.numpy()
 
 
-# Read tensors within a graph while it runs.
+def weights_by_output(node: ir.Node, array: NDArray[Any]) -> NDArray[Any]:
+    """Return weights by group, output, input, and place in the kernel."""
+    if node.op_type == "Conv":
+        groups = setting(node, "group", 1)
+        return array.reshape(groups, len(array) // groups, array.shape[1], -1)
+    return (array if _has_rows(node) else array.T)[None, :, :, None]
 
 
-def tensors_of(
-    model: onnx.ModelProto, names: list[str], batches: Iterable[Feeds]
-) -> Iterator[dict[str, NDArray[np.float32]]]:
-    """Yield these tensors of each batch."""
-    exposed = onnx.ModelProto()
-    exposed.CopyFrom(model)
-    given = {tensor.name for tensor in model.graph.input}
-    asked, returned = [name for name in names if name not in given], {tensor.name for tensor in model.graph.output}
-    inner = [name for name in asked if name not in returned]
-    exposed.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in inner)
-    session = open_as_written(exposed) if asked else None
-    for feeds in batches:
-        found = dict(zip(asked, session.run(asked, dict(feeds)), strict=True)) if session else {}
-        yield {name: found[name] if name in found else feeds[name] for name in names}
+def weights_as_given(node: ir.Node, array: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
+    """Undo that."""
+    if node.op_type == "Conv":
+        return array.reshape(shape)
+    rows = array.reshape(array.shape[1:3])
+    return np.ascontiguousarray(rows if _has_rows(node) else rows.T)
 
 
-STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-SMALLEST = 0.01  # of the largest channel: one that was hardly seen may be larger on other samples
-
-Floats = NDArray[np.float64]
-
-
-class Factors(NamedTuple):
-    """What a Mul of our own multiplies, and by what."""
-
-    value: ir.Value
-    by: ir.Value
-    node: ir.Node
-
-
-class Channels(NamedTuple):
-    """The largest magnitude of each channel of a tensor, the lowest number or 0, and the mean square."""
-
-    largest: Floats
-    lowest: Floats
-    power: Floats
-
-
-class Equalized(NamedTuple):
-    model: onnx.ModelProto
-    ranges: dict[str, Range]  # of the tensors whose channels are scaled
-
-
-def equalize(
-    model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], ranges: Mapping[str, Range]
-) -> Equalized | None:
-    """Return the graph with scaled channels, or None where that is not possible or promises nothing. No Mul is added
-    for the nodes of the names in `kept`, which stay in floating point. What has no range is not scaled."""
-    changed = as_ir(model)
-    added = _add_factors(changed, kept)
-    copied = {each.node.outputs[0].name or "": each.value.name or "" for each in added}
-    ranges = {**ranges, **{name: ranges[source] for name, source in copied.items() if source in ranges}}
-    seams = [seam for seam in find_seams(changed) if ranges.keys() >= {reader.tensor for reader in seam.readers}]
-    if not seams:
-        return None
-    channels = _channels(ir.to_proto(changed), seams, batches, ranges)
-    scaled = dict[str, Range]()
-    for seam in seams:
-        scale = _best_scale(seam, [channels[reader.tensor] for reader in seam.readers])
-        if np.ptp(scale) > 0:
-            scaled |= {name: _scaled(ranges[name], channels[name], scale) for name in seam.axes if name in channels}
-            for constant in seam.written:
-                _multiply(constant.value, _along(1 / scale, constant.axis, constant.value))
-            for reader in seam.readers:
-                weights = reader.node.inputs[1]
-                assert weights is not None
-                _multiply(weights, _of_inputs(reader.node, scale))
-    for each in added:
-        if np.all(array_of(each.by) == 1):
-            ir.convenience.replace_all_uses_with(each.node.outputs[0], each.value)
-            changed.graph.remove(each.node, safe=True)
-            changed.graph.initializers.pop(each.by.name or "")
-    return Equalized(ir.to_proto(changed), scaled) if scaled else None
-
-
-def _add_factors(model: ir.Model, kept: Collection[str]) -> list[Factors]:
-    """Multiply by ones, which may become scales, what products of matrices read beside others that can take none."""
-    reached = {reader.node for seam in find_seams(model) for reader in seam.readers}
-    add, added = Additions(model), list[Factors]()
-    for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
-        last, uses = len(value.shape or ()) - 1, value.uses()
-        products = [(node, index) for node, index in uses if node.op_type != "Conv" and node.name not in kept]
-        readers = [node for node, index in products if takes_scales(node, index, last, value)]
-        size = value.shape[last] if readers and value.shape else None
-        if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
-            continue
-        ones = add.constant(f"{value.name}.factors", np.ones(size, dtype_of(value)))
-        factors = add.node("Mul", [value, ones], f"{value.name}.divided")
-        factors.outputs[0].shape, factors.outputs[0].type = value.shape, value.type
-        for node in readers:
-            node.replace_input_with(0, factors.outputs[0])
-        if maker := value.producer():
-            maker.append([factors])
-        else:
-            model.graph[0].prepend([factors])
-        added.append(Factors(value, ones, factors))
-    return added
+def _has_rows(node: ir.Node) -> bool:
+    """Tell whether each output has a row of the weights, not a column."""
+    return node.op_type == "Gemm" and bool(setting(node, "transB"))
 
 
 def _channels(
@@ -297,12 +255,11 @@ def _channels(
             largest = np.minimum(np.maximum(rows.max(axis=1).astype(np.float64), -lowest), amax)
             power = np.square(rows, dtype=np.float64).mean(axis=1)
             found[name].append(Channels(largest, np.maximum(lowest, -amax), power))
-    return {name: _joined(parts) for name, parts in found.items()}
-
-
-def _joined(parts: list[Channels]) -> Channels:
-    largest, lowest, power = zip(*parts, strict=True)
-    return Channels(np.max(largest, axis=0), np.min(lowest, axis=0), np.mean(power, axis=0))
+    columns = {name: list(zip(*parts, strict=True)) for name, parts in found.items()}
+    return {
+        name: Channels(np.max(largest, axis=0), np.min(lowest, axis=0), np.mean(power, axis=0))
+        for name, (largest, lowest, power) in columns.items()
+    }
 
 
 def _scaled(known: Range, channels: Channels, scale: Floats) -> Range:
@@ -325,7 +282,7 @@ def _best_scale(seam: Seam, channels: list[Channels]) -> Floats:
     if largest.max() < TINY:
         return np.ones_like(largest)
     largest = np.maximum(largest, SMALLEST * largest.max())
-    weights = [_by_channel(reader.node) for reader in seam.readers]
+    weights = [weights_by_output(node, array_of(node.inputs[1]).astype(np.float64)) for node, _ in seam.readers]
     widest = np.maximum.reduce([np.abs(each).max(axis=(1, 3)).reshape(-1) for each in weights])
     widest = np.maximum(widest, SMALLEST * widest.max())
     tried: list[tuple[float, Floats]] = []
@@ -347,33 +304,24 @@ def _cost(weights: Floats, scale: Floats, largest: Floats, power: Floats) -> flo
     return float(of_input + of_weights)
 
 
-def _by_channel(node: ir.Node) -> Floats:
-    """Return weights by group, output, input, and place in the kernel."""
-    array = array_of(node.inputs[1]).astype(np.float64)
-    if node.op_type == "Conv":
-        groups = setting(node, "group", 1)
-        return np.asarray(array.reshape(groups, array.shape[0] // groups, array.shape[1], -1))
-    rows = array if node.op_type == "Gemm" and setting(node, "transB") else array.T
-    return np.asarray(rows[None, :, :, None])
-
-
-def _of_inputs(node: ir.Node, scale: Floats) -> Floats:
-    """Return the scales in the form of the weights of a product that reads the channels."""
-    if node.op_type == "Conv":
-        shape, groups = array_of(node.inputs[1]).shape, setting(node, "group", 1)
-        rows = np.repeat(scale.reshape(groups, -1), shape[0] // groups, axis=0)
-        return rows.reshape(*rows.shape, *[1] * (len(shape) - 2))
-    return scale if node.op_type == "Gemm" and setting(node, "transB") else scale[:, None]
-
-
-def _along(scale: Floats, axis: int, value: ir.Value) -> Floats:
-    shape = [1] * max(1, array_of(value).ndim)  # a scalar becomes a number for each channel
-    shape[axis] = -1
-    return scale.reshape(shape)
-
-
 def _multiply(value: ir.Value, factors: Floats) -> None:
     array = array_of(value)
     scaled = (array * factors).astype(array.dtype)
     value.const_value = ir.tensor(scaled, name=value.name)
     value.shape = ir.Shape(scaled.shape)  # of a scalar, which becomes a number for each channel, another one
+
+
+def tensors_of(
+    model: onnx.ModelProto, names: list[str], batches: Iterable[Feeds]
+) -> Iterator[dict[str, NDArray[np.float32]]]:
+    """Yield these tensors of each batch, also those within the graph."""
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(model)
+    given = {tensor.name for tensor in model.graph.input}
+    asked, returned = [name for name in names if name not in given], {tensor.name for tensor in model.graph.output}
+    inner = [name for name in asked if name not in returned]
+    exposed.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in inner)
+    session = open_as_written(exposed) if asked else None
+    for feeds in batches:
+        found = dict(zip(asked, session.run(asked, dict(feeds)), strict=True)) if session else {}
+        yield {name: found[name] if name in found else feeds[name] for name in names}

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +39,8 @@ LAST: RescueName = "spare"  # which is tried on what the others have left, and d
 MARGIN = 0.05  # the least gain, as a share of the error: gains on other samples were up to six points smaller
 LOST = 1e6  # times the size of an output: no number, or no end, as where float16 overflows
 
-Write = Callable[[Rescued], onnx.ModelProto]  # the graph in int8
+SAME = 1e-4  # the largest relative error of a graph that computes the same in other steps
+LITTLE_WORK, FEW_WEIGHTS = 0.001, 0.01  # of all
 
 
 class Fitting(NamedTuple):
@@ -105,33 +105,35 @@ def _square(array: NDArray[np.float32]) -> float:
     return float(np.square(array, dtype=np.float64).sum())
 
 
-class Answer(NamedTuple):
-    record: Rescue
-    rescued: Rescued
-
-
 def find_rescues(
     precision: str,
     given: Rescued,
     attempts: Mapping[RescueName, Attempt],
     named: bool,
     trial: Confirmation,
-    write: Write,
-) -> Answer:
+    write: Callable[[Rescued], onnx.ModelProto],
+) -> tuple[Rescue, Rescued]:
     """Try each and all of them, and keep the fewest that do no worse than more. What is `named` must be possible.
-    Then try the last one on what is kept."""
+    Then try the last one on what is kept. `write` makes the graph in int8."""
     loss = trial.loss(write(given))
     enough = None if named else ENOUGH
     if enough is not None and loss.mean < enough:
         attempts = {name: attempt for name, attempt in attempts.items() if name in QUICK}
     best, kept, least, tried = given, tuple[RescueName, ...](), loss, []
-    others = {name: attempt for name, attempt in attempts.items() if name != LAST}
 
-    def on_what_is_kept() -> Iterator[tuple[tuple[RescueName, ...], Rescued | None]]:
+    def made() -> Iterator[tuple[tuple[RescueName, ...], Rescued | None]]:
+        """Yield what each makes of what is given, and of what those before it have made: one may need another."""
+        made: dict[tuple[RescueName, ...], Rescued] = {(): given}
+        for name in (name for name in attempts if name != LAST):
+            for names, before in list(made.items()):
+                if (changed := attempts[name](before, trial.fitting)) is not None:
+                    made[*names, name] = changed
+                if changed is not None or not names:
+                    yield (*names, name), changed
         if LAST in attempts:
             yield (*kept, LAST), attempts[LAST](best, trial.fitting)
 
-    for names, changed in chain(_made(given, others, trial.fitting), on_what_is_kept()):
+    for names, changed in made():
         if changed is None and named:
             raise EnginewrightError(
                 f"precisions.{precision}.rescue: {names[-1]} does not apply to this graph, in which it finds nothing "
@@ -151,58 +153,13 @@ def find_rescues(
         spared=best.spared,
         enough=enough,
     )
-    return Answer(record, best)
-
-
-def _made(
-    given: Rescued, attempts: Mapping[RescueName, Attempt], fitting: Fitting
-) -> Iterator[tuple[tuple[RescueName, ...], Rescued | None]]:
-    """Yield what each makes of what is given, and of what those before it have made: one may need another to help."""
-    made: dict[tuple[RescueName, ...], Rescued] = {(): given}
-    for name, attempt in attempts.items():
-        for names, before in list(made.items()):
-            if (changed := attempt(before, fitting)) is not None:
-                made[*names, name] = changed
-            if changed is not None or not names:
-                yield (*names, name), changed
-
-
-# Find the end of a graph that takes no more time in floating point, such as a classifier of few classes.
-
-LITTLE_WORK, FEW_WEIGHTS = 0.001, 0.01  # of all
-
-
-def end_of(model: onnx.ModelProto, work: Mapping[str, float]) -> list[str]:
-    """Return the layers behind which no other product is, if they are next to no work and hold next to no weights.
-    No later layer evens out what they lose by rounding. `work` is the share of each layer that int8 could calculate."""
-    before, end = set[str](), list[onnx.NodeProto]()  # tensors that a later product is made of
-    for node in reversed(model.graph.node):
-        whole = [node, *_inside(node)]
-        is_before = not before.isdisjoint(node.output)
-        if node.name in work and not is_before:
-            end.append(node)
-        if is_before or any(each.op_type in PRODUCTS for each in whole):
-            before.update(name for each in whole for name in each.input if name)
-    weights = {tensor.name: prod(tensor.dims) for tensor in model.graph.initializer}
-    held = sum(weights.get(name, 0) for name in {name for node in end for name in node.input})
-    is_cheap = sum(work[node.name] for node in end) < LITTLE_WORK and held < FEW_WEIGHTS * sum(weights.values())
-    return [node.name for node in end] if is_cheap else []
-
-
-def _inside(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of the bodies of an If or a Loop."""
-    for body in bodies_of(node):
-        for graph in with_bodies(body):
-            yield from graph.node
-
-
-# Make int8 of what was rescued, and make each rescue from what the earlier ones have left.
-
-SAME = 1e-4  # the largest relative error of a graph that computes the same in other steps
+    return record, best
 
 
 @dataclass(frozen=True)
 class Attempts:
+    """Makes each rescue from what the earlier ones have left, and int8 of what was rescued."""
+
     precision: str
     keep: Keep
     wanted: Dialect
@@ -224,11 +181,11 @@ class Attempts:
         graph = load_graph(given.graph)
         kept, ranges = self._kept(graph, given), value_ranges(given.ranges, self.wanted)
         scaled = equalize(graph, kept, fitting.many(), ranges) if given.ranges.is_measured else None
-        if scaled is None or not _computes_the_same(graph, scaled.model, fitting.few[0]):
+        if scaled is None or not _computes_the_same(graph, scaled[0], fitting.few[0]):
             return None
         model = self.folder / "model.onnx"
-        save_graph(scaled.model, model)
-        return Rescued(model, write_scaled(given.ranges, scaled.ranges, model, self.samples), {})
+        save_graph(scaled[0], model)
+        return Rescued(model, write_scaled(given.ranges, scaled[1], model, self.samples), {})
 
     def round(self, given: Rescued, fitting: Fitting) -> Rescued | None:
         """Round weights to integers, which those of fp8 are not."""
@@ -257,3 +214,21 @@ def _computes_the_same(graph: onnx.ModelProto, scaled: onnx.ModelProto, feeds: F
     """Tell whether only the last bits differ. In float16, those of scaled weights are too many."""
     exact, found = (open_as_written(each).run(None, dict(feeds)) for each in (graph, scaled))
     return bool(np.all([error_of(*pair) <= SAME for pair in zip(found, exact, strict=True)]))
+
+
+def end_of(model: onnx.ModelProto, work: Mapping[str, float]) -> list[str]:
+    """Return the layers behind which no other product is, such as a classifier of few classes, if they are next to no
+    work and hold next to no weights. No later layer evens out what they lose by rounding. `work` is the share of each
+    layer that int8 could calculate."""
+    before, end = set[str](), list[onnx.NodeProto]()  # tensors that a later product is made of
+    for node in reversed(model.graph.node):
+        whole = [node, *(each for body in bodies_of(node) for graph in with_bodies(body) for each in graph.node)]
+        is_before = not before.isdisjoint(node.output)
+        if node.name in work and not is_before:
+            end.append(node)
+        if is_before or any(each.op_type in PRODUCTS for each in whole):
+            before.update(name for each in whole for name in each.input if name)
+    weights = {tensor.name: prod(tensor.dims) for tensor in model.graph.initializer}
+    held = sum(weights.get(name, 0) for name in {name for node in end for name in node.input})
+    is_cheap = sum(work[node.name] for node in end) < LITTLE_WORK and held < FEW_WEIGHTS * sum(weights.values())
+    return [node.name for node in end] if is_cheap else []

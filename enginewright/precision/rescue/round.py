@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 from enginewright.core.cores import in_parallel
 from enginewright.data.feeds import Feeds
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.placement import Placement
-from enginewright.precision.rescue.equalize import tensors_of
+from enginewright.precision.placement import Placement, setting
+from enginewright.precision.rescue.equalize import array_of, tensors_of, weights_as_given, weights_by_output
 from enginewright.precision.write_int8 import Rounded, output_channels, weight_scales
 
 ROWS = 4096  # of a layer's inputs that are looked at, as far as the samples have them
@@ -30,19 +30,14 @@ BLOCK = 64  # weights after which the error reaches those far away, which is a p
 Floats = NDArray[np.float64]
 
 
-class Layer(NamedTuple):
+class RoundedLayer(NamedTuple):
     node: ir.Node
     weights: ir.Value
     tensor: str  # what it reads
 
     @property
     def array(self) -> NDArray[np.float32]:
-        assert self.weights.const_value is not None
-        return self.weights.const_value.numpy()
-
-    @property
-    def groups(self) -> int:
-        return self._integers("group", [1])[0]
+        return array_of(self.weights)
 
     @property
     def sum_bytes(self) -> int:
@@ -50,17 +45,10 @@ class Layer(NamedTuple):
         groups, _, size = self.by_sum(self.array).shape
         return int(groups * size**2 * np.dtype(np.float64).itemsize)
 
-    def by_sum(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+    def by_sum(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return weights by group, output, and place in the sum."""
-        if self.node.op_type == "Conv":
-            return array.reshape(self.groups, len(array) // self.groups, -1)
-        return (array if self._has_rows else array.T)[None]
-
-    def as_given(self, array: NDArray[np.int8]) -> NDArray[np.int8]:
-        """Undo that."""
-        if self.node.op_type == "Conv":
-            return array.reshape(self.array.shape)
-        return np.ascontiguousarray(array[0] if self._has_rows else array[0].T)
+        by_output = weights_by_output(self.node, array)
+        return by_output.reshape(*by_output.shape[:2], -1)
 
     def rows(self, given: NDArray[np.float32], most: int) -> NDArray[np.float32]:
         """Return what is multiplied with weights, by group and in the order of the sum: some rows of all."""
@@ -78,18 +66,10 @@ class Layer(NamedTuple):
         windows = np.moveaxis(windows[(slice(None), slice(None), *steps)], 1, 1 + rank)  # channels behind pixels
         count = int(np.prod(windows.shape[: 1 + rank]))
         chosen = np.unravel_index(np.arange(0, count, max(1, count // most)), windows.shape[: 1 + rank])
-        return np.moveaxis(windows[chosen].reshape(len(chosen[0]), self.groups, -1), 1, 0)
-
-    @property
-    def _has_rows(self) -> bool:
-        """Tell whether each output has a row of the weights, not a column."""
-        return self.node.op_type == "Gemm" and output_channels(self.node, 2) == 0
+        return np.moveaxis(windows[chosen].reshape(len(chosen[0]), setting(self.node, "group", 1), -1), 1, 0)
 
     def _integers(self, name: str, default: list[int]) -> list[int]:
-        if name not in self.node.attributes:
-            return default
-        value = self.node.attributes[name]
-        return [value.as_int()] if value.type == ir.AttributeType.INT else list(value.as_ints())
+        return list(self.node.attributes[name].as_ints()) if name in self.node.attributes else default
 
 
 def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], largest: int) -> Rounded:
@@ -108,15 +88,16 @@ def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Iterab
     return rounded
 
 
-def _round(layer: Layer, sums: dict[str, Floats], largest: int) -> NDArray[np.int8]:
+def _round(layer: RoundedLayer, sums: dict[str, Floats], largest: int) -> NDArray[np.int8]:
     steps = weight_scales(layer.array, output_channels(layer.node, layer.array.ndim), largest)
     units = np.asarray(layer.by_sum(layer.array / steps), np.float64)
-    return layer.as_given(round_by_sum(units, sums.pop(layer.weights.name or ""), largest))
+    rounded = round_by_sum(units, sums.pop(layer.weights.name or ""), largest)
+    return weights_as_given(layer.node, rounded[..., None], layer.array.shape)
 
 
-def portions(layers: Iterable[Layer]) -> Iterator[list[Layer]]:
+def portions(layers: Iterable[RoundedLayer]) -> Iterator[list[RoundedLayer]]:
     """Yield layers whose sums fit into memory together. Those of one alone may be larger."""
-    portion: list[Layer] = []
+    portion: list[RoundedLayer] = []
     for layer in layers:
         if portion and sum(each.sum_bytes for each in [*portion, layer]) > MOST_BYTES:
             yield portion
@@ -126,7 +107,7 @@ def portions(layers: Iterable[Layer]) -> Iterator[list[Layer]]:
         yield portion
 
 
-def _sums_of(layers: Sequence[Layer], model: onnx.ModelProto, batches: Sequence[Feeds]) -> dict[str, Floats]:
+def _sums_of(layers: Sequence[RoundedLayer], model: onnx.ModelProto, batches: Sequence[Feeds]) -> dict[str, Floats]:
     """Return the products of the inputs of each layer with each other, by the name of its weights: means over rows."""
     sums: dict[str, Floats] = {}
     for arrays in tensors_of(model, list(dict.fromkeys(layer.tensor for layer in layers)), batches):
@@ -137,20 +118,20 @@ def _sums_of(layers: Sequence[Layer], model: onnx.ModelProto, batches: Sequence[
     return sums
 
 
-def _products(layer: Layer, arrays: Mapping[str, NDArray[Any]], most: int) -> Floats:
+def _products(layer: RoundedLayer, arrays: Mapping[str, NDArray[Any]], most: int) -> Floats:
     rows = layer.rows(arrays[layer.tensor].astype(np.float32), most)
     products: Floats = (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
     return products
 
 
-def find_layers(model: ir.Model, kept: Collection[str]) -> list[Layer]:
+def find_layers(model: ir.Model, kept: Collection[str]) -> list[RoundedLayer]:
     """Return the products whose weights nothing else reads, and whose sums are not too long."""
     found = []
     for node in Placement(model, kept).products:
         given, weights = node.inputs[:2]
         if given is None or weights is None or weights.const_value is None or len(weights.uses()) > 1:
             continue
-        layer, rank = Layer(node, weights, given.name or ""), len(weights.const_value.shape)
+        layer, rank = RoundedLayer(node, weights, given.name or ""), len(weights.const_value.shape)
         attributes = {name: each.value for name, each in node.attributes.items()}
         is_plain = node.op_type == "Conv" and attributes.get("auto_pad", "NOTSET") == "NOTSET"
         is_plain |= node.op_type in ("Gemm", "MatMul") and rank == 2 and not attributes.get("transA")

@@ -1,204 +1,139 @@
-"""Pictures with two scales: points, curves and histograms."""
+"""The charts of the report: rows of marks, points, curves and histograms."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element, SubElement
-
-from markupsafe import Markup
+from typing import Literal, NamedTuple
 
 from enginewright.precision.calibration.histogram import Sketch
+from enginewright.report.page.picture import (
+    LETTER,
+    NARROW,
+    TEXT_HEIGHT,
+    WIDE,
+    Picture,
+    Scale,
+    from_zero,
+    short,
+    wrapped,
+)
 
-# Pictures as trees of SVG elements, so that no name can become markup.
+HEIGHT, BELOW = 260, 40  # pixels of the inner area, and of the ticks and the title below it
+RIGHT = 24  # pixels to the right of points
+NEAR = 0.3  # labels this share of the width apart can overlap
+HISTOGRAM_HEIGHT = 110
 
-WIDE, NARROW = "wide", "narrow"  # classes: page.css says which of them is seen at which width
-TEXT_HEIGHT = 15
-LETTER = 7.4  # pixels that a letter takes, about
-MOST_LINES = 4  # lines of the longest baseline: PyTorch, how it is launched, its layout, its numbers
-MOST_LETTERS = 16  # letters in a line of a label
-
-
-class Figure(NamedTuple):
-    caption: str
-    picture: Markup
-
-
-class Picture:
-    """A picture with an inner area for marks.
-
-    Places across are shares of the width, heights are pixels: it fills any width, and its text keeps its size.
-    """
-
-    def __init__(
-        self, key: str, title: str, details: str, height: float, around: Sequence[float], narrow: float | None = None
-    ) -> None:
-        self.height = height
-        top, right, bottom, left = around  # pixels for labels; `narrow` are those at the right of a narrow picture
-        self.root = Element(
-            "svg",
-            {
-                "class": "chart",
-                "role": "img",
-                "aria-labelledby": f"{key}-title {key}-description",
-                "style": f"--wide:{right:g}px;--narrow:{right if narrow is None else narrow:g}px;"
-                f"height:{height + top + bottom:g}px;padding:{top:g}px var(--right) {bottom:g}px {left:g}px",
-            },
-        )
-        self._add("title", id=f"{key}-title").text = title
-        self._add("desc", id=f"{key}-description").text = details
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, look: str) -> None:
-        self._add("line", look, x1=_share(x1), y1=_pixels(y1), x2=_share(x2), y2=_pixels(y2))
-
-    def bar(self, start: float, end: float, y: float, height: float, look: str, tooltip: str = "") -> None:
-        bar = self._add("rect", look, tooltip, x=_share(start), y=_pixels(y), height=_pixels(height))
-        bar.set("width", _share(max(0.0, end - start)))
-
-    def dot(self, x: float, y: float, look: str, tooltip: str = "", radius: float = 5) -> None:
-        self._add("circle", look, tooltip, cx=_share(x), cy=_pixels(y), r=_pixels(radius))
-
-    def text(self, x: float, y: float, words: str, look: str, shift: float = 0) -> None:
-        """Write words, shifted by some pixels to stand beside a mark."""
-        self._add("text", look, x=_share(x), y=_pixels(y), dx=_pixels(shift)).text = words
-
-    def leader(self, x: float, y: float, across: float, down: float) -> None:
-        """Draw a line from a place over so many pixels."""
-        frame = self._add("svg", "leader", x=_share(x), y=_pixels(y))
-        SubElement(frame, "line", {"x2": _pixels(across), "y2": _pixels(down)})
-
-    def shape(self, path: str, columns: float, look: str) -> None:
-        """Draw a path of so many columns, 100 high, stretched over the inner area."""
-        frame = self._add("svg", viewBox=f"0 0 {columns:g} 100", preserveAspectRatio="none", width="100%")
-        frame.set("height", _pixels(self.height))
-        SubElement(frame, "path", {"d": path, "class": look})
-
-    def markup(self) -> Markup:
-        return Markup(ElementTree.tostring(self.root, encoding="unicode"))
-
-    def _add(self, tag: str, look: str = "", tooltip: str = "", **attributes: str) -> Element:
-        added = SubElement(self.root, tag, attributes | ({"class": look} if look else {}))
-        if tooltip:
-            SubElement(added, "title").text = tooltip
-        return added
-
-
-def wrapped(label: str) -> list[str]:
-    """Return the lines of a label that fit beside a picture. Far too long ones are cut."""
-    lines = [""]
-    for word in label.replace("+", " +").split():
-        if lines[-1] and len(lines[-1]) + len(word) >= MOST_LETTERS:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip() if not word.startswith("+") else lines[-1] + word
-    if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]}…"]
-    return [line if len(line) <= MOST_LETTERS + 2 else f"{line[:MOST_LETTERS]}…" for line in lines]
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.2f}%"
-
-
-def _pixels(value: float) -> str:
-    return f"{value:g}"
-
-
-# Scales: from figures to places in a picture, and to the short labels of an axis.
-
-NICE_STEPS = (1, 2, 2.5, 5, 10)
-MOST_TICKS, MOST_POWERS = 4, 6
-ROOM = 0.1  # powers of ten at either end: a mark on the very edge would hide its label
-TIMES = "\N{MULTIPLICATION SIGN}"
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A range of figures, mapped to places from 0 to 1."""
-
-    low: float
-    high: float
-    logarithmic: bool = False
-
-    def place(self, value: float) -> float:
-        if self.logarithmic:
-            low, high, value = (math.log10(number) for number in (self.low, self.high, max(value, self.low)))
-        else:
-            low, high = self.low, self.high
-        return min(1.0, max(0.0, (value - low) / (high - low)))
-
-    @property
-    def ticks(self) -> list[float]:
-        if self.logarithmic:
-            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-            every = max(1, math.ceil((last - first) / MOST_POWERS))
-            return [10.0**power for power in range(first, last + 1, every)]
-        first, last = math.ceil(self.low / self._step - 1e-9), math.floor(self.high / self._step + 1e-9)
-        return [number * self._step for number in range(first, last + 1)]
-
-    def tick_label(self, tick: float) -> str:
-        """Write a tick with as many decimals as tell it from the next one."""
-        if self.logarithmic:
-            return f"10{_superscript(round(math.log10(tick)))}"
-        decimals = next((digits for digits in range(9) if abs(math.remainder(self._step * 10**digits, 1)) < 1e-6), 9)
-        return f"{tick:,.{decimals}f}"
-
-    @property
-    def _step(self) -> float:
-        return _nice((self.high - self.low) / MOST_TICKS)
-
-
-def from_zero(values: Iterable[float]) -> Scale:
-    """Return a scale for lengths, which mislead unless they begin at zero."""
-    return Scale(0.0, max(values, default=0.0) or 1.0)
-
-
-def around(values: Iterable[float], most: float) -> Scale:
-    """Return a scale for places that ends on ticks, with room on both sides, but not beyond the most there can be."""
-    found = list(values)
-    low, high = min(found), max(found)
-    room = (high - low) or abs(high) * 0.01 or 1.0
-    step = _nice(1.5 * room / MOST_TICKS)
-    return Scale(math.floor((low - room / 10) / step) * step, min(most, math.ceil((high + room / 10) / step) * step))
-
-
-def decades(values: Iterable[float], least: float) -> Scale:
-    """Return a scale of whole powers of ten, with room on both sides. Anything below `least` is drawn at `least`."""
-    found = [math.log10(max(value, least)) for value in values]
-    low, high = math.floor(min(found) - ROOM), math.ceil(max(found) + ROOM)
-    return Scale(10.0**low, 10.0**high, logarithmic=True)
-
-
-def short(value: float) -> str:
-    """Write a figure with three digits: more are not known."""
-    if value == 0:
-        return "0"
-    if abs(value) < 1e-3 or abs(value) >= 1e6:
-        digits, power = f"{value:.1e}".split("e")
-        return f"{digits.removesuffix('.0')}{TIMES}10{_superscript(int(power))}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
-
-
-def _superscript(power: int) -> str:
-    return str(power).translate(SUPERSCRIPTS)
-
-
-def _nice(step: float) -> float:
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(nice * power for nice in NICE_STEPS if step <= nice * power * (1 + 1e-9))
-
-
-# Places for the names of dots: beside their own dot, over no other dot or name, however wide the picture is.
-
+# The names of dots stand beside their own dot, over no other dot or name, however wide the picture is.
 NARROWEST, WIDEST = 210, 1000  # pixels of the inner area of a picture, on a phone and on a desktop
 RADIUS = 6
 GAP = 13  # pixels from the middle of a dot to its name
 RIM = 1  # pixels of the outline of a hollow dot
 NEAR_THE_EDGE = 0.7  # of the width: beyond it, names stand at the left of their dots
 
+ROW, THICK, BETWEEN = 30, 11, 2
+LEAST_LEFT, LEAST_RIGHT = 106, 84  # pixels: pictures beside each other begin and end alike
+BELOW_ROWS = 34
+FEW_TICKS = 3  # have room on a phone; if there are more, every other one is hidden there
+
 Span = tuple[float, float]
+
+
+class Mark(NamedTuple):
+    kind: Literal["bar", "range", "dot", "tick"]
+    start: float
+    end: float
+    look: str = ""
+    tooltip: str = ""
+
+
+class Row(NamedTuple):
+    label: str
+    marks: tuple[Mark, ...]
+    value: str
+    look: str = "plain"  # strong for what to look at, faint for what to compare it with
+    most: str = ""  # the largest of several figures, because a phone has room for one
+
+
+def bar(value: float, look: str = "", tooltip: str = "") -> Mark:
+    return Mark("bar", 0, value, look, tooltip)
+
+
+def dot(value: float, look: str = "", tooltip: str = "") -> Mark:
+    return Mark("dot", value, value, look, tooltip)
+
+
+def draw_rows(
+    key: str,
+    title: str,
+    rows: Sequence[Row],
+    unit: str,
+    about: str = "",
+    scale: Scale | None = None,
+    beside: float | None = None,
+) -> Picture:
+    """Draw the rows on a scale, or else from zero to the longest. `about` says what their figures are; `beside` is a
+    place on the scale to compare them with."""
+    scale = scale or from_zero(mark.end for row in rows for mark in row.marks)
+    description = about + "; ".join(f"{row.label} {row.value}" for row in rows) + "."
+    heights = [
+        max(ROW, TEXT_HEIGHT * len(wrapped(row.label)) + 8, (THICK + BETWEEN) * _lanes(row) + 10) for row in rows
+    ]
+    left = max(LEAST_LEFT, LETTER * max((len(line) for row in rows for line in wrapped(row.label)), default=0) + 12)
+    right = max(LEAST_RIGHT, _width([row.value for row in rows]))
+    shortened = any(row.most for row in rows)
+    narrow = _width([row.most or row.value for row in rows]) if shortened else None
+    picture = Picture(key, title, description, sum(heights), (6, right, BELOW_ROWS, left), narrow)
+    ticks = scale.ticks
+    origin = ticks.index(0) if 0 in ticks else 0  # never hidden
+    for number, tick in enumerate(ticks):
+        place, hidden = scale.place(tick), f" {WIDE}" if len(ticks) > FEW_TICKS and (number - origin) % 2 else ""
+        picture.line(place, 0, place, picture.height, f"grid{hidden}")
+        picture.text(place, picture.height + 14, scale.tick_label(tick), f"tick middle{hidden}")
+    _text(picture, 0, picture.height + 30, unit, f"{unit}, at most" if shortened else "", "tick")
+    if beside is not None:
+        picture.line(scale.place(beside), 0, scale.place(beside), picture.height, "beside")
+    top = 0.0
+    for row, height in zip(rows, heights, strict=True):
+        _row(picture, row, scale, top, height)
+        top += height
+    return picture
+
+
+def _lanes(row: Row) -> int:
+    """Count the lanes of bars: a bar from zero has its own, any other bar continues the one before it."""
+    return sum(mark.kind == "bar" and mark.start == 0 for mark in row.marks)
+
+
+def _width(figures: Sequence[str]) -> float:
+    """Return the pixels that the figures take at the right."""
+    return max(map(len, figures), default=0) * LETTER + 14
+
+
+def _text(picture: Picture, x: float, y: float, words: str, instead: str, look: str, shift: float = 0) -> None:
+    """Write words, and others `instead` for a narrow picture if they are given."""
+    picture.text(x, y, words, f"{look} {WIDE}" if instead else look, shift)
+    if instead:
+        picture.text(x, y, instead, f"{look} {NARROW}", shift)
+
+
+def _row(picture: Picture, row: Row, scale: Scale, top: float, height: float) -> None:
+    middle, lines = top + height / 2, wrapped(row.label)
+    for number, line in enumerate(lines):
+        offset = (number - (len(lines) - 1) / 2) * TEXT_HEIGHT
+        picture.text(0, middle + offset + 4, line, f"label end {row.look}", shift=-10)
+    lane = middle - ((THICK + BETWEEN) * _lanes(row) - BETWEEN) / 2 - THICK - BETWEEN
+    for mark in row.marks:
+        start, end, look = scale.place(mark.start), scale.place(mark.end), f"{mark.kind} {mark.look or row.look}"
+        if mark.kind == "bar":
+            lane += THICK + BETWEEN if mark.start == 0 else 0
+            picture.bar(start, end, lane, THICK, look, mark.tooltip)
+        elif mark.kind == "range":
+            picture.line(start, middle, end, middle, look)
+        elif mark.kind == "tick":
+            picture.line(start, middle - 6, start, middle + 6, look)
+        else:
+            picture.dot(start, middle, look, mark.tooltip)
+    _text(picture, 1, middle + 4, row.value, row.most, f"figure {row.look}", shift=10)
 
 
 class Named(NamedTuple):
@@ -215,6 +150,10 @@ class Label(NamedTuple):
     moved: float  # pixels down from the height of its dot
 
     @property
+    def y(self) -> float:
+        return self.of.y + self.moved
+
+    @property
     def span(self) -> Span:
         """The pixels that the label covers across, from the middle of its dot."""
         ends = GAP + LETTER * len(self.of.name)
@@ -222,56 +161,47 @@ class Label(NamedTuple):
 
 
 def place_labels(dots: Sequence[Named], bottom: float, right: float) -> list[Label]:
-    """Return a place for each name, in an area of this height with this many free pixels to its right."""
+    """Return a place for each name, in an area of this height with this many free pixels to its right: at either side
+    of its dot, or else a row further down or up, and so on."""
     placed: list[Label] = []
     for dot in dots:
-        fitting = [label for label in _candidates(dot) if _fits(label, bottom, right)]
-        free = (label for label in fitting if _is_free(label, dots, placed))
+        left_first = dot.x > NEAR_THE_EDGE
+        fitting = [
+            label
+            for rows in (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)
+            for at_left in (left_first, not left_first)
+            if _fits(label := Label(dot, at_left, rows * TEXT_HEIGHT), bottom, right)
+        ]
+        others = [other for other in dots if other is not dot]
+        free = (
+            label
+            for label in fitting
+            if not any(covers(label, other) for other in others)
+            and not any(
+                abs(label.y - other.y) < TEXT_HEIGHT and _overlap(dot.x, label.span, other.of.x, other.span)
+                for other in placed
+            )
+        )
         placed.append(next(free, fitting[0]))
     return placed
 
 
-def _candidates(dot: Named) -> Iterator[Label]:
-    """Yield possible places, the best first: at either side of the dot, then a row further down or up, and so on."""
-    left_first = dot.x > NEAR_THE_EDGE
-    for rows in (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6):
-        for at_left in (left_first, not left_first):
-            yield Label(dot, at_left, rows * TEXT_HEIGHT)
-
-
 def _fits(label: Label, bottom: float, right: float) -> bool:
     start, end = label.span
-    height = label.of.y + label.moved
     across = label.of.x * NARROWEST + start >= 0 and (label.of.x - 1) * NARROWEST + end <= right
-    return across and (not label.moved or 0 <= height <= bottom)
-
-
-def _is_free(label: Label, dots: Sequence[Named], placed: Sequence[Label]) -> bool:
-    others = [dot for dot in dots if dot is not label.of]
-    return not any(covers(label, dot) for dot in others) and not any(_overlap_names(label, other) for other in placed)
+    return across and (not label.moved or 0 <= label.y <= bottom)
 
 
 def covers(label: Label, dot: Named) -> bool:
     reach = RADIUS + RIM
-    apart = abs(label.of.y + label.moved - dot.y)
-    return apart < TEXT_HEIGHT / 2 + reach and _overlap(label.of.x, label.span, dot.x, (-reach, reach))
-
-
-def _overlap_names(label: Label, other: Label) -> bool:
-    apart = abs(label.of.y + label.moved - other.of.y - other.moved)
-    return apart < TEXT_HEIGHT and _overlap(label.of.x, label.span, other.of.x, other.span)
+    is_near = abs(label.y - dot.y) < TEXT_HEIGHT / 2 + reach
+    return is_near and _overlap(label.of.x, label.span, dot.x, (-reach, reach))
 
 
 def _overlap(x: float, span: Span, other_x: float, other: Span) -> bool:
     """Tell whether two spans overlap at any width: places are shares of the width, spans keep their pixels."""
     between = sorted(((other_x - x) * NARROWEST, (other_x - x) * WIDEST))
     return between[0] < span[1] - other[0] and between[1] > span[0] - other[1]
-
-
-HEIGHT, AXIS = 260, 40
-RIGHT = 24  # pixels to the right of points
-NEAR = 0.3  # labels this share of the width apart can overlap
-HISTOGRAM_HEIGHT = 110
 
 
 class Point(NamedTuple):
@@ -307,7 +237,7 @@ class Axes(NamedTuple):
 
 def draw_points(
     key: str, title: str, description: str, points: Sequence[Point], axes: Axes, less_is_better: bool
-) -> Markup:
+) -> Picture:
     """Draw points with their intervals. A staircase joins the points that no other beats in both directions."""
     picture = _with_axes(key, title, description, axes, RIGHT)
     placed = [(axes.x.place(point.x), HEIGHT * (1 - axes.y.place(point.y)), point) for point in points]
@@ -327,7 +257,7 @@ def draw_points(
         picture.text(x, y + label.moved + 4, name, look, side * GAP)
     for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # hollow dots cover others
         picture.dot(x, y, f"dot {point.look}", point.tooltip, RADIUS)
-    return picture.markup()
+    return picture
 
 
 def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> list[tuple[float, float]]:
@@ -339,7 +269,7 @@ def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> li
     return best
 
 
-def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve], axes: Axes) -> Markup:
+def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve], axes: Axes) -> Picture:
     """Draw curves, each with its name where it ends."""
     right = max(len(curve.label) for curve in curves) * LETTER + 16
     picture = _with_axes(key, title, description, axes, right)
@@ -354,10 +284,10 @@ def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve],
         ends.append(places[-1])
     for curve, height in zip(curves, apart(ends), strict=True):
         picture.text(1, height + 4, curve.label, f"figure {curve.look}", shift=10)
-    return picture.markup()
+    return picture
 
 
-def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Markup:
+def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Picture:
     """Draw counts on a logarithmic scale, because most magnitudes are small. What is clipped stands out."""
     columns, end = len(sketch.counts), len(sketch.counts) * sketch.width
     highest = math.log1p(max(sketch.counts)) or 1
@@ -378,7 +308,7 @@ def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Mar
     picture.text(place, 6, f"±{short(threshold)}", side, shift)
     picture.text(0, HISTOGRAM_HEIGHT + 15, "0", "tick")
     picture.text(1, HISTOGRAM_HEIGHT + 15, short(end), "tick end")
-    return picture.markup()
+    return picture
 
 
 def apart(places: Sequence[tuple[float, float]]) -> list[float]:
@@ -396,7 +326,7 @@ def apart(places: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _with_axes(key: str, title: str, description: str, axes: Axes, right: float) -> Picture:
-    picture = Picture(key, title, description, HEIGHT, (26, right, AXIS, 46))
+    picture = Picture(key, title, description, HEIGHT, (26, right, BELOW, 46))
     for tick in axes.x.ticks:
         place = axes.x.place(tick)
         picture.line(place, 0, place, HEIGHT, "grid")

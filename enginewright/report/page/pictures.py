@@ -1,21 +1,42 @@
-"""Pictures of what was measured: latency, throughput, memory, size, and the types that engines execute."""
+"""Pictures of what was measured, and of what explains it: errors of single samples, calibration, the graph."""
 
 import base64
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from enginewright.core.facts import QUANTIZED
 from enginewright.core.params.measuring import EAGER
-from enginewright.core.text import KILOBYTE, MEGABYTE, file_size
+from enginewright.core.text import KILOBYTE, MEGABYTE, figure, file_size, first_few
 from enginewright.measure.examples import EXAMPLES, Example, Examples
-from enginewright.measure.speed_records import ENGINE, Latency, baseline_title
-from enginewright.report.evidence import Evidence, Findings, curve_over_sizes
-from enginewright.report.page.charts import Axes, Curve, Dot, Figure, Scale, draw_curves, from_zero, short
-from enginewright.report.page.listing import Mark, Row, bar, dot, draw_rows
-from enginewright.report.tables import known_p99
+from enginewright.measure.records import ENGINE, Latency, baseline_title
+from enginewright.report.evidence import Background, Evidence, Findings, Simplified, known_p99
+from enginewright.report.page.charts import (
+    Axes,
+    Curve,
+    Dot,
+    Mark,
+    Point,
+    Row,
+    bar,
+    dot,
+    draw_curves,
+    draw_histogram,
+    draw_points,
+    draw_rows,
+)
+from enginewright.report.page.nights import draw_trends
+from enginewright.report.page.picture import Figure, Picture, Scale, around, decades, from_zero, short, write_figures
 from enginewright.report.verdict import recommend
+from enginewright.report.wording import noisy_as_quoted
+
+LEAST_ERROR = 1e-8  # below what float32 resolves
+LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
+MOST_HISTOGRAMS = 120  # more would make the page heavy
 
 Looks = Mapping[str, str]
 
@@ -31,37 +52,72 @@ def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Loo
     return looks
 
 
-def latency_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
-    """Draw the latencies: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
-    first = findings.precisions[0]  # the baselines are shown as they ran beside it
-    raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
-    raced += [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
-    rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
-    scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
-    title = f"Latency at batch {batch}"
-    picture = draw_rows(f"latency-{batch}", title, rows, scale, "ms per batch", "Medians: ")
-    return Figure(f"Batch {batch}", picture)
+def write_pictures(
+    findings: Findings, failures: Mapping[str, tuple[str, ...]], nights: pd.DataFrame, folder: Path
+) -> None:
+    """Write the pictures of the summary as files."""
+    looks = looks_of(findings, failures)
+    parts = {
+        "tradeoff": {"": tradeoff_pictures(findings, looks)},
+        "latency": {"": latency_pictures(findings, looks)},
+        "throughput": {"": throughput_pictures(findings, looks)},
+    }
+    if sizes := size_pictures(findings, looks):
+        parts["sizes"] = {"": sizes}
+    if trends := draw_trends(nights):
+        parts["trend"] = trends
+    for name, drawn in parts.items():
+        write_figures(folder / f"{name}.svg", drawn)
 
 
-def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw the median latencies over an axis of the user's, such as the length of texts."""
-    first = findings.precisions[0]
-    if not (sizes := first.benchmark.sizes):
-        return []
-    raced = [(baseline_title(name), "faint", first, name) for name in findings.baselines]
-    raced += [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
-    curves = []
-    for title, look, entry, contender in raced:
-        points = tuple(curve_over_sizes(entry, contender))
-        dots = tuple(Dot(x, y, look, f"{title}, {sizes[0].axis} {x:.0f}: {short(y)} ms") for x, y in points)
-        curves.append(Curve(title, points, look, dots))
-    places = [point for curve in curves for point in curve.points]
-    across = Scale(min(x for x, _ in places), max(x for x, _ in places) or 1.0)
-    if across.low == across.high:
-        across = from_zero([across.high])
-    axes = Axes(across, from_zero(y for _, y in places), sizes[0].axis, "ms per batch, p50")
-    title = f"Latency by {sizes[0].axis} at batch {sizes[0].latencies[0].batch}"
-    return [Figure(title, draw_curves("latency-sizes", title, "Medians of each contender at each size.", curves, axes))]
+def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw error against speed, and the metric against speed; if that is not known, the share of same answers."""
+    validations = [entry.validation for entry in findings.precisions]
+    errors = [max(one.engine_against_pytorch.relative, LEAST_ERROR) for one in validations]
+    speeds = from_zero(1.1 * findings.quoted(entry).high for entry in findings.precisions)
+    faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}"
+    axes = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the outputs")
+    drawn = _draw_against_speed("error", findings, looks, axes, [(error, short(error)) for error in errors], less=True)
+    pictures = [Figure("Lower is closer to PyTorch", drawn)]
+    results = [one.main for one in validations if one.main]
+    agreed = [one.agreement for one in validations if one.agreement]
+    if len(results) == len(validations):
+        name, unit, less = results[0].name, results[0].unit, not results[0].higher_is_better
+        answers, beside = [one.engine for one in results], f"{name}, %" if unit else name
+    elif len(agreed) == len(validations):
+        name, unit, less = "same answer as PyTorch", "%", False
+        answers, beside = [one.share for one in agreed], f"{name}, % of {findings.kind}"
+    else:  # answers can be neither right nor the same
+        return pictures
+    values = [(100 * value if unit else value, figure(value, unit)) for value in answers]
+    scale = around((height for height, _ in values), most=100 if unit else math.inf)
+    drawn = _draw_against_speed("answers", findings, looks, Axes(speeds, scale, faster, beside), values, less)
+    return [*pictures, Figure(f"{'Lower' if less else 'Higher'} is better: {name}", drawn)]
+
+
+def _draw_against_speed(
+    key: str, findings: Findings, looks: Looks, axes: Axes, values: Sequence[tuple[float, str]], less: bool
+) -> Picture:
+    points = []
+    for entry, (value, text) in zip(findings.precisions, values, strict=True):
+        ratio = findings.quoted(entry)
+        tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
+        name = entry.precision + (" *" if noisy_as_quoted(findings, entry) else "")
+        points.append(Point(name, *ratio, value, looks[entry.precision], tooltip))
+    described = f"{'; '.join(point.tooltip for point in points)}."
+    return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", described, points, axes, less)
+
+
+def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw the latencies by batch size: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
+    pictures, first = [], findings.precisions[0]  # the baselines are shown as they ran beside it
+    for batch in findings.batches:
+        raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
+        raced += [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
+        rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
+        drawn = draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, "ms per batch", "Medians: ")
+        pictures.append(Figure(f"Batch {batch}", drawn))
+    return pictures
 
 
 def _spread(latency: Latency) -> tuple[Mark, ...]:
@@ -74,8 +130,38 @@ def _spread(latency: Latency) -> tuple[Mark, ...]:
     )
 
 
-def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
-    """Draw the rates, with a bar for each number of requests in flight."""
+def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw the median latencies over an axis of the user's, such as the length of texts."""
+    first = findings.precisions[0]
+    if not (sizes := first.benchmark.sizes):
+        return []
+    raced = [(baseline_title(name), "faint", first, name) for name in findings.baselines]
+    raced += [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
+    curves = []
+    for title, look, entry, contender in raced:
+        points = tuple(
+            (each.size, one.p50)
+            for each in entry.benchmark.sizes
+            for one in each.latencies
+            if one.contender == contender
+        )
+        dots = tuple(Dot(x, y, look, f"{title}, {sizes[0].axis} {x:.0f}: {short(y)} ms") for x, y in points)
+        curves.append(Curve(title, points, look, dots))
+    places = [point for curve in curves for point in curve.points]
+    across = Scale(min(x for x, _ in places), max(x for x, _ in places) or 1.0)
+    if across.low == across.high:
+        across = from_zero([across.high])
+    axes = Axes(across, from_zero(y for _, y in places), sizes[0].axis, "ms per batch, p50")
+    title = f"Latency by {sizes[0].axis} at batch {sizes[0].latencies[0].batch}"
+    return [Figure(title, draw_curves("latency-sizes", title, "Medians of each contender at each size.", curves, axes))]
+
+
+def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw the rates by batch size, with a bar for each number of requests in flight."""
+    return [Figure(f"Batch {batch}", _throughput(findings, looks, batch)) for batch in findings.batches]
+
+
+def _throughput(findings: Findings, looks: Looks, batch: int) -> Picture:
     first, kind = findings.precisions[0], findings.kind
     rows = []
     for name in findings.baselines:
@@ -93,11 +179,8 @@ def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
         figures = " · ".join(f"{rate:,.0f}" for rate in rates)
         most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
         rows.append(Row(entry.precision, tuple(bars), figures, look, most))
-    title = f"Throughput at batch {batch}"
-    picture = draw_rows(
-        f"throughput-{batch}", title, rows, _longest(rows), f"{kind}/s", f"{kind.capitalize()} per second: "
-    )
-    return Figure(f"Batch {batch}", picture)
+    title, about = f"Throughput at batch {batch}", f"{kind.capitalize()} per second: "
+    return draw_rows(f"throughput-{batch}", title, rows, f"{kind}/s", about)
 
 
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -113,50 +196,116 @@ def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
     where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
     return [
-        Figure("Engine on disk", draw_rows("size", "Size of the engines", sizes, _longest(sizes), unit)),
-        Figure(f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", peaks, _longest(peaks), "MB")),
+        Figure("Engine on disk", draw_rows("size", "Size of the engines", sizes, unit)),
+        Figure(f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", peaks, "MB")),
     ]
 
 
 def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
     peak = entry.benchmark.peak_memory[contender]
-    device = f" + {peak.device:.0f}" if peak.device else ""
-    marks = [bar(peak.host, f"{look} lighter" if peak.device else look, "host")]
-    if peak.device:
-        marks.append(Mark("bar", peak.host, peak.host + peak.device, look, "GPU"))
-    return Row(label, tuple(marks), f"{peak.host:.0f}{device} MB", look)
+    if not peak.device:
+        return Row(label, (bar(peak.host, look, "host"),), f"{peak.host:.0f} MB", look)
+    both = bar(peak.host, f"{look} lighter", "host"), Mark("bar", peak.host, peak.host + peak.device, look, "GPU")
+    return Row(label, both, f"{peak.host:.0f} + {peak.device:.0f} MB", look)
 
 
-def executed_picture(entry: Evidence) -> Figure:
+def executed_pictures(findings: Findings) -> list[Figure]:
     """Draw the types of layers, strong if they run as asked, faint if they run in another type."""
+    return [Figure(entry.precision, _executed(entry)) for entry in findings.precisions if entry.engine.layers]
+
+
+def _executed(entry: Evidence) -> Picture:
     kinds: dict[str, Counter[str]] = {}
     for layer in sorted(entry.engine.layers, key=lambda layer: not layer.computes):
         kinds.setdefault(layer.kind.partition(" ")[0], Counter())[layer.precision] += 1
     computing = {layer.kind.partition(" ")[0] for layer in entry.engine.layers if layer.computes}
-    rows = [_kind(kind, found, entry, kind in computing) for kind, found in kinds.items()]
+    rows = []
+    for kind, found in kinds.items():
+        marks, start = [], 0
+        for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.accepted):
+            look = "plain" if precision in entry.engine.accepted else "other"
+            marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
+            start += count
+        counts = ", ".join(mark.tooltip for mark in marks)
+        rows.append(Row(kind, tuple(marks), counts, "plain" if kind in computing else "faint"))
     title = f"Types that {entry.precision} executes"
-    picture = draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers")
-    return Figure(entry.precision, picture)
+    return draw_rows(f"executed-{entry.precision}", title, rows, "layers")
 
 
-def _kind(kind: str, found: Counter[str], entry: Evidence, computes: bool) -> Row:
-    marks, start = [], 0
-    for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.accepted):
-        look = "plain" if precision in entry.engine.accepted else "other"
-        marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
-        start += count
-    return Row(kind, tuple(marks), ", ".join(mark.tooltip for mark in marks), "plain" if computes else "faint")
+def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw how single samples differ from PyTorch: their errors, and what is left of the lead of its answer."""
+    one = findings.kind[:-1]
+    pictures = [Figure(f"Relative error of each {one}", _errors(findings, looks))]
+    if classifiers := [entry for entry in findings.precisions if entry.validation.spread.margin_kept]:
+        pictures.append(Figure("How much of its lead PyTorch's answer keeps", _margins(classifiers, looks)))
+    return pictures
 
 
-def _longest(rows: Sequence[Row]) -> Scale:
-    return from_zero(mark.end for row in rows for mark in row.marks)
+def _errors(findings: Findings, looks: Looks) -> Picture:
+    curves, figures = [], []
+    for entry in findings.precisions:
+        spread = entry.validation.spread
+        errors = [max(error, LEAST_ERROR) for error in spread.relative_error]
+        points = zip((100 * share for share in spread.shares), errors, strict=True)
+        curves.append(Curve(entry.precision, tuple(points), looks[entry.precision]))
+        median = short(errors[spread.shares.index(0.5)])
+        figures.append(f"{entry.precision}: median {median}, worst {short(errors[-1])}")
+    y = decades((error for curve in curves for _, error in curve.points), LEAST_ERROR)
+    axes = Axes(Scale(0, 100), y, f"% of {findings.kind}, the closest to PyTorch first", "relative error")
+    return draw_curves("errors", f"Relative error of single {findings.kind}", f"{'; '.join(figures)}.", curves, axes)
 
 
-# The samples on which engines differ from PyTorch most, as pictures within the page.
+def _margins(entries: Sequence[Evidence], looks: Looks) -> Picture:
+    rows = []
+    for entry in entries:
+        spread = entry.validation.spread
+        worst, low, median = (100 * spread.margin_kept[spread.shares.index(share)] for share in (0.0, 0.01, 0.5))
+        lines = (Mark("range", worst, low, "thin"), Mark("range", low, median), Mark("tick", low, low))
+        marks = (*lines, dot(worst, tooltip="the closest call"))
+        value = f"{worst:.0f}%" if worst > LEAST_MARGIN else f"under {LEAST_MARGIN}%"
+        rows.append(Row(entry.precision, marks, value, looks[entry.precision]))
+    least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
+    scale = Scale(max(LEAST_MARGIN, least), 100)
+    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
+    return draw_rows("margins", title, rows, unit, "The one that kept least: ", scale, beside=0)
+
+
+def histogram_pictures(background: Background) -> list[Figure]:
+    """Draw a histogram for each tensor, under the name of the node that makes it: names of tensors say little. Where
+    each has its own method, say which."""
+    sketches, calibration = background.histograms.tensors, background.calibration
+    pictures = []
+    for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS]):
+        maker, method, sketch = background.makers.get(name), calibration.methods.get(name), sketches[name]
+        title = (maker.title if maker else f"input {name}") + (f", by {method}" if method else "")
+        drawn = draw_histogram(f"histogram-{number}", name, sketch, calibration.amax[name])
+        pictures.append(Figure(f"{title}, {sketch.clipped:.3%} clipped", drawn))
+    return pictures
+
+
+def describe_nodes(simplified: Simplified) -> str:
+    """Say how many nodes there were and are, and which kinds of them are gone."""
+    before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
+    if before == after:
+        return f"Nothing could be removed: {before.total()} nodes were exported, and all of them stayed."
+    changes = [(what, kinds) for what, kinds in (("gone", before - after), ("new", after - before)) if kinds]
+    counts = [f"{what}: {first_few([f'{n} {kind}' for kind, n in kinds.most_common()])}" for what, kinds in changes]
+    return "; ".join([f"{before.total()} nodes became {after.total()}", *counts]) + "."
+
+
+def operator_picture(simplified: Simplified) -> Picture:
+    """Draw two bars for each type of operator: as exported, and simplified."""
+    before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
+    rows = []
+    for kind in sorted({*before, *after}, key=lambda kind: (-before[kind], kind)):
+        exported = bar(before[kind], "faint", f"{before[kind]} exported")
+        left = bar(after[kind], "plain", f"{after[kind]} simplified")
+        rows.append(Row(kind, (exported, left), f"{before[kind]} → {after[kind]}"))
+    return draw_rows("operators", "Operators before and after simplifying", rows, "nodes")
 
 
 class Drawn(NamedTuple):
-    """An example with its picture, as an address that holds it."""
+    """A sample on which an engine differs from PyTorch most, with its picture as an address that holds it."""
 
     example: Example
     picture: str  # empty for a text
@@ -174,15 +323,10 @@ def gather_examples(findings: Findings, folder: Path) -> dict[str, list[Drawn]]:
     chosen = recommend(findings)
     found: dict[str, list[Drawn]] = {}
     for entry in findings.precisions:
-        if entry.precision in QUANTIZED or (chosen and entry.precision == chosen.precision):
+        if entry.precision in QUANTIZED or entry is chosen:
             files = folder / entry.precision
-            drawn = [
-                Drawn(each, _address(files / each.file) if each.file else "")
-                for each in Examples.read(files / EXAMPLES).examples
-            ]
-            found |= {entry.precision: drawn} if drawn else {}
+            for each in Examples.read(files / EXAMPLES).examples:
+                content = base64.b64encode((files / each.file).read_bytes()).decode() if each.file else ""
+                picture = f"data:image/jpeg;base64,{content}" if content else ""
+                found.setdefault(entry.precision, []).append(Drawn(each, picture))
     return found
-
-
-def _address(file: Path) -> str:
-    return f"data:image/jpeg;base64,{base64.b64encode(file.read_bytes()).decode()}"

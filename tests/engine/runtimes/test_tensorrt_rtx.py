@@ -27,7 +27,7 @@ from enginewright.core.params.build import Axis, Profile, Range
 from enginewright.core.params.model import BoxesParams
 from enginewright.core.params.precisions import Keep
 from enginewright.engine import this_machine as machine_module
-from enginewright.engine.build import build_engine
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu.nvml import Hardware
 from enginewright.engine.machine import target_of
@@ -111,7 +111,9 @@ def make(machine, manifest):
     """Build an engine of an ONNX file."""
 
     def made(onnx_file, build, folder, precision="fp32"):
-        return build_engine(precision, onnx_file, target_of(machine, build.tensorrt), build, manifest, folder)
+        return build_engine(
+            DescribedGraph(precision, onnx_file, manifest), target_of(machine, build.tensorrt), build, folder
+        )
 
     return made
 

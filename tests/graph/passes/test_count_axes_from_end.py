@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import all_nodes, apply_pass, model_of_text
 
-from enginewright.graph.passes.names import count_axes_from_end
+from enginewright.graph.passes.for_one_compiler import count_axes_from_end
 
 
 @pytest.mark.parametrize(

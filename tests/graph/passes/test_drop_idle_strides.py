@@ -3,7 +3,7 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.pooling import drop_idle_strides
+from enginewright.graph.passes.for_one_compiler import drop_idle_strides
 
 WEIGHTS = {"w": np.random.default_rng(0).normal(size=(4, 3, 3, 2)).astype(np.float32)}
 

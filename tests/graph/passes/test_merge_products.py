@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, count_types, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.merge_products import merge_products
+from enginewright.graph.passes.for_one_compiler import merge_products
 
 RANDOM = np.random.default_rng(0)
 SIZES = {"q": 4, "k": 6, "v": 2}

@@ -10,7 +10,7 @@ from support.pass_checks import (
     round_trip,
 )
 
-from enginewright.graph.passes.pooling import pad_before_pooling
+from enginewright.graph.passes.for_one_compiler import pad_before_pooling
 
 POOL = "AveragePool <kernel_shape = [3, 3], {settings}>"
 COUNTED = "pads = [1, 0, 1, 2], count_include_pad = 1, strides = [2, 1]"

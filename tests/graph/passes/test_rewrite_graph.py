@@ -22,8 +22,7 @@ from support.pass_checks import (
 )
 
 from enginewright.graph.passes import apply_passes, rewrite_graph
-from enginewright.graph.passes.pooling import pad_before_pooling
-from enginewright.graph.passes.spell_out import spell_out_hard_swish
+from enginewright.graph.passes.for_one_compiler import pad_before_pooling, spell_out_hard_swish
 
 NODES = """
     sum_scale = Add (x, x)

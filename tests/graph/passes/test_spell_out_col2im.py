@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, apply_pass, count_types, model_of_text, model_with_body, round_trip
 
-from enginewright.graph.passes.spell_out import spell_out_col2im
+from enginewright.graph.passes.for_one_compiler import spell_out_col2im
 
 
 def folding(image, block, channels=2, **settings):

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import count_types, model_of_text, output_of, round_trip, session_of
 
-from enginewright.graph.passes.spell_out import spell_out_dft
+from enginewright.graph.passes.for_one_compiler import spell_out_dft
 
 
 def model(size, settings, axis=-2, length=None):

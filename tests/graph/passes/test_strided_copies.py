@@ -4,7 +4,7 @@ import pytest
 from support.pass_checks import BODIES, apply_pass, autocast, count_types, model_of_text, model_with_body
 
 from enginewright.graph.passes.find import remove_unused
-from enginewright.graph.passes.pooling import reshape_strided_copies
+from enginewright.graph.passes.for_every_compiler import reshape_strided_copies
 
 COPY = """
     shape = Shape <start = {batch_axis}, end = {after_batch}> ({counted})

@@ -11,8 +11,8 @@ from enginewright.core.params.precisions import CalibrationParams
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.precision.calibration import answers, measure
-from enginewright.precision.calibration.answers import keep_answers, kept_answers
+from enginewright.precision.calibration import cache, measure
+from enginewright.precision.calibration.cache import keep_answers, kept_answers
 from enginewright.precision.calibration.calibrate import calibrate_graph, ranges_by
 from enginewright.precision.dialect import dialect_of
 
@@ -23,7 +23,7 @@ PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, fi
 @pytest.fixture
 def calibrated(tiny_onnx, samples, tmp_path, monkeypatch):
     """Return a function that calibrates the graph, and returns its ranges."""
-    monkeypatch.setattr(answers, "user_cache_path", lambda _: tmp_path / "cache")
+    monkeypatch.setattr(cache, "user_cache_path", lambda _: tmp_path / "cache")
 
     def made(batch=None, samples=samples):
         graph = load_graph(tiny_onnx)
@@ -95,9 +95,9 @@ def test_what_is_not_an_answer_to_each_sample_is_none(nodes):
 
 
 def test_the_oldest_file_goes_first_and_a_disk_that_takes_none_is_no_error(calibrated, samples, tmp_path, monkeypatch):
-    monkeypatch.setattr(answers, "MOST_FILES", 1)
+    monkeypatch.setattr(cache, "MOST_FILES", 1)
     first, second = calibrated(), calibrated(7)
     assert kept_answers(first, samples) is None
     assert kept_answers(second, samples) is not None
-    monkeypatch.setattr(answers, "user_cache_path", lambda _: tmp_path / "model.onnx")
+    monkeypatch.setattr(cache, "user_cache_path", lambda _: tmp_path / "model.onnx")
     assert kept_answers(calibrated(), samples) is None

@@ -15,7 +15,7 @@ from enginewright.engine.record import EngineRecord, LayerTime
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.measure.speed_records import Trace
+from enginewright.measure.records import Trace
 from enginewright.pipeline import mix as module
 from enginewright.precision.mixing import race
 from enginewright.precision.mixing.race import Races

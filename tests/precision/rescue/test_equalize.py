@@ -188,7 +188,7 @@ def test_a_mul_is_added_only_where_it_is_needed(nodes, kept, makers):
         node.name = f"node_{number}"
     reached = {name: Range(-9.0, 9.0) for node in given.graph.node for name in node.output}
     after = equalize(given, kept, [{"input": np.ones((4, 5, 8), np.float32)}], reached)
-    graph = after.model.graph if after else given.graph
+    graph = after[0].graph if after else given.graph
     added = [node.input[0] for node in graph.node if node.op_type == "Mul"]
     assert added == makers
 

@@ -10,7 +10,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph import data_apart
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.precision.calibration.answers import kept_answers
+from enginewright.precision.calibration.cache import kept_answers
 from enginewright.precision.calibration.calibrate import calibrate_graph
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.dialect import dialect_of
@@ -105,7 +105,7 @@ def test_the_fewest_that_help_are_kept(errors, kept):
 
 def test_what_is_asked_for_by_name_is_tried_and_must_be_possible():
     close = {(): 0.009, EQUALIZE: 0.005, ROUND: 0.004, BOTH: 0.003}
-    assert judged(close, named=True).record.kept == BOTH
+    assert judged(close, named=True)[0].kept == BOTH
     with pytest.raises(EnginewrightError, match=r"precisions\.int8\.rescue: equalize does not apply to this graph, in"):
         judged({(): 0.1, EQUALIZE: None}, named=True)
 

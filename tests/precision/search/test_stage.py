@@ -13,7 +13,7 @@ from enginewright.graph.onnx_file import load_graph
 from enginewright.pipeline.graphs import convert, rescue
 from enginewright.pipeline.ranges import calibrate
 from enginewright.pipeline.search import search
-from enginewright.precision.calibration import answers
+from enginewright.precision.calibration import cache as answers
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search import search as journal

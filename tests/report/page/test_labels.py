@@ -5,7 +5,8 @@ from support.pages import (
     page_of,
 )
 
-from enginewright.report.page.charts import Named, apart, covers, frontier, place_labels, wrapped
+from enginewright.report.page.charts import Named, apart, covers, frontier, place_labels
+from enginewright.report.page.picture import wrapped
 
 
 def test_labels_that_would_overlap_move_apart():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from enginewright.report.page.charts import TIMES, Scale, around, decades, from_zero, short
+from enginewright.report.page.picture import TIMES, Scale, around, decades, from_zero, short
 
 
 @pytest.mark.parametrize(

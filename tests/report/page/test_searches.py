@@ -3,47 +3,26 @@
 import dataclasses
 import re
 
+from support.searches import search_of, step_of
+
 from enginewright.engine.record import LayerTime
-from enginewright.precision.search.records import Search, SearchedLayer, Step
 from enginewright.report.evidence import Maker
 from enginewright.report.page.choices import describe_search, search_pictures
 from enginewright.report.where_time_goes import times_of
 
 
 def found(*path, spared=()):
-    steps = tuple(
-        Step(
-            spared=count,
-            work=count / 4,
-            cosine=1,
-            relative_error=0,
-            agreement=None,
-            metric_drop=None,
-            looked_at=2 if used >= 2 else 16,
-            changed=dict([("two", 0), ("one", 1), ("three", 2)][: round(used)]),
-            used=used,
-        )
+    changed = [("two", 0), ("one", 1), ("three", 2)]
+    steps = [
+        step_of(count, used, count / 4, looked_at=2 if used >= 2 else 16, changed=dict(changed[: round(used)]))
         for count, used in path
-    )
-    layers = tuple(
-        SearchedLayer(name=name, op_type="Conv", work=0.25, loss=loss)
-        for name, loss in zip("abcd", (0.3, 0.01, 0.2, None), strict=True)
-    )
-    return Search(
-        precision="int8",
-        calibration="",
-        model="",
-        rescue="",
-        layers=layers,
-        samples=(8, 16, 32),
-        path=steps,
-        spared=spared,
-    )
+    ]
+    return search_of(dict(zip("abcd", (0.3, 0.01, 0.2, None), strict=True)), 0.25, steps, spared)
 
 
 def test_what_was_tried_and_what_each_layer_loses_is_drawn():
     searched = found((0, 3.0), (3, 0.1), (1, 1.2), (2, 0.6), spared=("a", "c"))
-    path, changed, losses, work = (figure.picture for figure in search_pictures(searched, None))
+    path, changed, losses, work = (str(figure.picture) for figure in search_pictures(searched, None))
     described = re.search(r"<desc[^>]*>(.*?)</desc>", path)[1]
     assert re.findall(r"(\d) layers?, (\d+)% of the work (\d+)%", described) == [
         ("0", "0", "300"), ("1", "25", "120"), ("2", "50", "60"), ("3", "75", "10")
@@ -78,7 +57,7 @@ def test_what_layers_buy_is_time_where_there_are_times(findings, evidence):
     assert times.floating == {"a": 0.5, "c": 0.25}
     figure = search_pictures(searched, times)[-1]
     assert figure.caption == "What int8 buys the same layers in time"
-    assert "a 0.500, spared; b within another layer; c 0.250 to 0.125." in figure.picture
+    assert "a 0.500, spared; b within another layer; c 0.250 to 0.125." in str(figure.picture)
     assert times_of(searched, findings(evidence("fp32")), {}) is None
 
 

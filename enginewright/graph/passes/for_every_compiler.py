@@ -1,24 +1,94 @@
-"""Rewrite poolings and convolutions that compilers mistake, and the copy that PyTorch writes behind a pooling."""
+"""The passes that are good for every compiler and quantizer: names, axes and poolings that some of them mistake."""
 
 import math
-from collections.abc import Iterator
-from typing import Any
+import string
 
 import onnx_ir as ir
 
 from enginewright.graph.passes.find import (
     Inserter,
     Values,
+    all_values,
     constant_of,
     find_nodes,
+    names_in_use,
     replace_inputs,
     settings_of,
     sizes_of,
     turn_into,
+    unused_name,
 )
 
+AXES_ARE_AN_INPUT = 13  # from this opset on; before it, Squeeze takes its axes as an attribute
 GLOBAL = {"AveragePool": "GlobalAveragePool", "MaxPool": "GlobalMaxPool"}
-AMOUNTS_ARE_AN_INPUT = 11  # from this opset on; before it, Pad takes its amounts as an attribute
+
+
+def name_nodes(model: ir.Model) -> bool:
+    """Name each node that has no name after its first output.
+
+    `keep.nodes` and reports call nodes by name, and ModelOpt excludes all of them by an empty one.
+    """
+    nameless = [node for node in model.graph if not node.name]
+    taken = {node.name for node in model.graph if node.name}
+    for node in nameless:
+        node.name = unused_name(node.outputs[0].name or node.op_type, taken)
+    return bool(nameless)
+
+
+def give_plain_names(model: ir.Model) -> bool:
+    """Give each tensor a name without `_scale` and without a colon.
+
+    ModelOpt takes `_scale` out of every name that it reads from a calibration cache, and splits a line at each colon.
+    So it silently leaves `x_scale` unquantized, and fails at a colon. The inputs and outputs of the model keep their
+    names, since engines are called by them.
+    """
+    taken, kept = names_in_use(model), {*model.graph.inputs, *model.graph.outputs}
+    named = [(value.name or "", value) for value in all_values(model) if value not in kept]
+    plain = [(name, name.replace("_scale", ".scale").replace(":", "."), value) for name, value in named]
+    changed = [(name, plain_name, value) for name, plain_name, value in plain if plain_name != name]
+    for _, plain_name, value in sorted(changed, key=lambda each: each[0]):
+        value.name = unused_name(plain_name, taken)
+    return bool(changed)
+
+
+def lower_case_equations(model: ir.Model) -> bool:
+    """Write the equation of each Einsum in small letters.
+
+    PyTorch writes capital letters, which NVIDIA's parser refuses.
+    """
+    modified = False
+    for node in find_nodes(model, "Einsum"):
+        if not node.attributes["equation"].is_ref():
+            equation = node.attributes["equation"].as_string()
+            capitals = sorted(set(equation) & set(string.ascii_uppercase))
+            free = sorted(set(string.ascii_lowercase) - set(equation))
+            if 0 < len(capitals) <= len(free):  # not more axes than small letters
+                lowered = equation.translate(str.maketrans("".join(capitals), "".join(free[: len(capitals)])))
+                node.attributes["equation"] = ir.AttrString("equation", lowered)
+                modified = True
+    return modified
+
+
+def name_squeezed_axes(model: ir.Model) -> bool:
+    """Name the axes of a Squeeze that names none, where the batch varies.
+
+    OpenVINO does not build such a Squeeze, since a batch of one would be dropped too. No model means that: an output
+    without a batch is refused. A Squeeze stays as it is where a size is neither known nor a size of the inputs.
+    """
+    if model.opset_imports.get("", 1) < AXES_ARE_AN_INPUT:
+        return False
+    fed = [value for value in model.graph.inputs if not value.is_initializer()]
+    varying = {size.value for value in fed for size in value.shape or () if isinstance(size, ir.SymbolicDim)} - {None}
+    insert, modified = Inserter(model), False
+    for node in find_nodes(model, "Squeeze"):
+        sizes = sizes_of(node.inputs[0])
+        symbols = {size.value for size in sizes if isinstance(size, ir.SymbolicDim)}
+        axes = [axis for axis, size in enumerate(sizes) if size == 1]
+        if axes and not any(node.inputs[1:]) and symbols and symbols <= varying:
+            named = insert.constant(node, f"{node.outputs[0].name}.axes", axes)
+            replace_inputs(node, [node.inputs[0], named])
+            modified = True
+    return modified
 
 
 def pool_whole_images(model: ir.Model) -> bool:
@@ -43,60 +113,6 @@ def _reads_more_than_there_is(node: ir.Node) -> bool:
     strides = settings.get("strides") or [1] * len(window)
     beyond = [length - size for length, size in zip(window, sizes, strict=True)]
     return any(beyond) and all(0 <= more < stride for more, stride in zip(beyond, strides, strict=True))
-
-
-def pad_before_pooling(model: ir.Model) -> bool:
-    """Turn the padding of an AveragePool into a Pad node, where the average counts the padded zeros.
-
-    OpenVINO's average in int8 is wrong at such an edge.
-    """
-    found = [node for node in find_nodes(model, "AveragePool") if _counts_its_padding(settings_of(node) or {})]
-    insert = Inserter(model)
-    for node in found:
-        pads, own = node.attributes.pop("pads").as_ints(), node.outputs[0].name
-        del node.attributes["count_include_pad"]
-        half = len(pads) // 2
-        amounts = [0, 0, *pads[:half], 0, 0, *pads[half:]]
-        inputs, attributes = [node.inputs[0]], {"pads": amounts}
-        if model.opset_imports.get("", 1) >= AMOUNTS_ARE_AN_INPUT:
-            inputs, attributes = [*inputs, insert.constant(node, f"{own}.padded.pads", amounts)], {}
-        padded = insert.node(node, "Pad", inputs, f"{own}.padded", f"{node.name or own}.pad", **attributes)
-        replace_inputs(node, [padded])
-    return bool(found)
-
-
-def _counts_its_padding(settings: dict[str, Any]) -> bool:
-    return any(settings.get("pads", ())) and settings.get("count_include_pad") == 1 and not settings.get("ceil_mode")
-
-
-def drop_idle_strides(model: ir.Model) -> bool:
-    """Give a Conv a stride of one along each axis where its kernel stands at a single place.
-
-    On a CPU with AMX, oneDNN computes a strided convolution wrongly in bf16 and int8 if it makes a single column,
-    and rightly with a stride of one. OpenVINO runs oneDNN's kernels.
-    """
-    found = [(node, axis, unread) for node in find_nodes(model, "Conv") for axis, unread in _idle_axes(node)]
-    for node, axis, unread in found:
-        strides, pads = (list(node.attributes[name].as_ints()) for name in ("strides", "pads"))
-        strides[axis], pads[len(strides) + axis] = 1, pads[len(strides) + axis] - unread
-        node.attributes["strides"] = ir.AttrInt64s("strides", strides)
-        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
-    return bool(found)
-
-
-def _idle_axes(node: ir.Node) -> Iterator[tuple[int, int]]:
-    """Yield each axis with a stride and one place, and how much of the padding behind it the kernel does not reach."""
-    images, kernel, settings = sizes_of(node.inputs[0])[2:], sizes_of(node.inputs[1])[2:], settings_of(node) or {}
-    is_plain = {"strides", "pads"} <= settings.keys() and settings.get("auto_pad", "NOTSET") == "NOTSET"
-    if not is_plain or len(images) != len(kernel):
-        return
-    strides, pads, dilations = settings["strides"], settings["pads"], settings.get("dilations", [1] * len(kernel))
-    for axis, (size, length) in enumerate(zip(images, kernel, strict=True)):
-        if strides[axis] > 1 and isinstance(size, int) and isinstance(length, int):
-            behind = pads[len(kernel) + axis]
-            unread = pads[axis] + size + behind - dilations[axis] * (length - 1) - 1
-            if 0 <= unread < strides[axis] and unread <= behind:
-                yield axis, unread
 
 
 def reshape_strided_copies(model: ir.Model) -> bool:

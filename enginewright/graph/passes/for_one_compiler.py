@@ -1,0 +1,291 @@
+"""The passes for one compiler, which lacks an operator, mistakes it, or is faster with another."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import ArrayLike, NDArray
+
+from enginewright.graph.passes.find import (
+    Inserter,
+    all_graphs,
+    constant_of,
+    find_nodes,
+    remove_unused,
+    replace_inputs,
+    settings_of,
+    sizes_of,
+    turn_into,
+)
+
+CHANNELS = 1
+PAD_AMOUNTS_ARE_AN_INPUT = 11  # from this opset on; before it, Pad takes its amounts as an attribute
+SPLIT_SIZES_ARE_AN_INPUT = 13
+DFT_AXIS_IS_AN_INPUT = 20
+LONGEST = 2048  # numbers of a transform: its matrix grows by the square
+FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+
+
+def count_axes_from_end(model: ir.Model) -> bool:
+    """Count the axis of channels from the end where a Gather puts them in another order.
+
+    OpenVINO 2026.4 moves such an order into the weights of the Conv that follows, and moves it the wrong way around, in
+    float32 as well: any order is lost that is not its own inverse. It knows the axis by a number that is not negative.
+    """
+    modified = False
+    for node in find_nodes(model, "Gather"):
+        axis, order, rank = node.attributes.get("axis"), node.inputs[1], len(sizes_of(node.inputs[0]))
+        is_list = order is not None and order.const_value is not None and len(order.const_value.shape) == 1
+        if axis is not None and axis.value == CHANNELS and is_list and rank > CHANNELS + 1:
+            node.attributes["axis"] = ir.AttrInt64("axis", CHANNELS - rank)
+            modified = True
+    return modified
+
+
+def pad_before_pooling(model: ir.Model) -> bool:
+    """Turn the padding of an AveragePool into a Pad node, where the average counts the padded zeros.
+
+    OpenVINO's average in int8 is wrong at such an edge.
+    """
+    found = [node for node in find_nodes(model, "AveragePool") if _counts_its_padding(settings_of(node) or {})]
+    insert = Inserter(model)
+    for node in found:
+        pads, own = node.attributes.pop("pads").as_ints(), node.outputs[0].name
+        del node.attributes["count_include_pad"]
+        half = len(pads) // 2
+        amounts = [0, 0, *pads[:half], 0, 0, *pads[half:]]
+        inputs, attributes = [node.inputs[0]], {"pads": amounts}
+        if model.opset_imports.get("", 1) >= PAD_AMOUNTS_ARE_AN_INPUT:
+            inputs, attributes = [*inputs, insert.constant(node, f"{own}.padded.pads", amounts)], {}
+        padded = insert.node(node, "Pad", inputs, f"{own}.padded", f"{node.name or own}.pad", **attributes)
+        replace_inputs(node, [padded])
+    return bool(found)
+
+
+def _counts_its_padding(settings: dict[str, Any]) -> bool:
+    return any(settings.get("pads", ())) and settings.get("count_include_pad") == 1 and not settings.get("ceil_mode")
+
+
+def drop_idle_strides(model: ir.Model) -> bool:
+    """Give a Conv a stride of one along each axis where its kernel stands at a single place.
+
+    On a CPU with AMX, oneDNN computes a strided convolution wrongly in bf16 and int8 if it makes a single column,
+    and rightly with a stride of one. OpenVINO runs oneDNN's kernels.
+    """
+    found = [(node, axis, unread) for node in find_nodes(model, "Conv") for axis, unread in _idle_axes(node)]
+    for node, axis, unread in found:
+        strides, pads = (list(node.attributes[name].as_ints()) for name in ("strides", "pads"))
+        strides[axis], pads[len(strides) + axis] = 1, pads[len(strides) + axis] - unread
+        node.attributes["strides"] = ir.AttrInt64s("strides", strides)
+        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+    return bool(found)
+
+
+def _idle_axes(node: ir.Node) -> Iterator[tuple[int, int]]:
+    """Yield each axis with a stride and one place, and how much of the padding behind it the kernel does not reach."""
+    images, kernel, settings = sizes_of(node.inputs[0])[2:], sizes_of(node.inputs[1])[2:], settings_of(node) or {}
+    is_plain = {"strides", "pads"} <= settings.keys() and settings.get("auto_pad", "NOTSET") == "NOTSET"
+    if not is_plain or len(images) != len(kernel):
+        return
+    strides, pads, dilations = settings["strides"], settings["pads"], settings.get("dilations", [1] * len(kernel))
+    for axis, (size, length) in enumerate(zip(images, kernel, strict=True)):
+        if strides[axis] > 1 and isinstance(size, int) and isinstance(length, int):
+            behind = pads[len(kernel) + axis]
+            unread = pads[axis] + size + behind - dilations[axis] * (length - 1) - 1
+            if 0 <= unread < strides[axis] and unread <= behind:
+                yield axis, unread
+
+
+def spell_out_hard_swish(model: ir.Model) -> bool:
+    """Turn each HardSwish into a HardSigmoid and a product.
+
+    NVIDIA's parser refuses HardSwish in bf16, and accepts the other two.
+    """
+    insert, found = Inserter(model), find_nodes(model, "HardSwish")
+    for node in found:
+        own = node.outputs[0].name
+        name = f"{node.name or own}.gate"
+        gate = insert.node(node, "HardSigmoid", node.inputs, f"{own}.gate", name, alpha=1 / 6, beta=0.5)
+        turn_into(node, "Mul", [node.inputs[0], gate])
+    return bool(found)
+
+
+def spell_out_dft(model: ir.Model) -> bool:
+    """Turn each Fourier transform of a known length into a product with its matrix.
+
+    OpenVINO reads the axis of a DFT of opset 20 as the first after the batch, whatever it is, and gives one that is
+    one-sided an axis more.
+    """
+    if model.opset_imports.get("", 1) < DFT_AXIS_IS_AN_INPUT:
+        return False
+    insert = Inserter(model)
+    return sum(_spell_out_dft(node, insert) for node in find_nodes(model, "DFT")) > 0
+
+
+def _spell_out_dft(node: ir.Node, insert: Inserter) -> bool:
+    """Do so where the sizes are known: how many numbers are read, and whether they are real (1) or complex (2)."""
+    value, length, along = (*node.inputs, None, None)[:3]
+    whole, axis = constant_of(length), constant_of(along) if along else [-2]
+    sizes = sizes_of(value)
+    if not sizes or value is None or value.dtype is None or axis is None or (length and whole is None):
+        return False
+    rank = len(sizes)
+    read, kind = sizes[axis[0] % rank], sizes[-1]
+    if not isinstance(read, int) or not isinstance(kind, int) or max([read, *(whole or [])]) > LONGEST:
+        return False
+    inverse, onesided = (
+        name in node.attributes and bool(node.attributes[name].as_int()) for name in ("inverse", "onesided")
+    )
+    matrix = _matrix(read, whole[0] if whole else read, kind, inverse, onesided).astype(value.dtype.numpy())
+    order = [*(each for each in range(rank - 1) if each != axis[0] % rank), axis[0] % rank, rank - 1]
+    own = node.outputs[0].name
+    value = insert.node(node, "Transpose", [value], f"{own}.0", f"{own}.0", perm=order)
+    steps: list[tuple[str, ArrayLike]] = [
+        ("Reshape", [0] * (rank - 2) + [read * kind]),
+        ("MatMul", matrix.reshape(read * kind, -1)),
+        ("Reshape", [0] * (rank - 2) + list(matrix.shape[2:])),
+    ]
+    for number, (operator, array) in enumerate(steps, 1):
+        constant = insert.constant(node, f"{own}.constant{number}", array)
+        value = insert.node(node, operator, [value, constant], f"{own}.{number}", f"{own}.{number}")
+    turn_into(node, "Transpose", [value], perm=np.argsort(order).tolist())
+    return True
+
+
+def _matrix(read: int, whole: int, kind: int, inverse: bool, onesided: bool) -> NDArray[Any]:
+    """Return what the transform makes of each number alone, by the number, its parts, the result, and its parts."""
+    numbers = np.eye(read)[:, None] * np.array([1, 1j][:kind]).reshape(1, kind, 1)
+    if inverse and onesided:
+        return np.asarray(np.fft.irfft(numbers, whole)[..., None])
+    found = np.fft.ifft(numbers, whole) if inverse else np.fft.fft(numbers, whole)
+    if onesided:
+        found = found[..., : whole // 2 + 1]
+    return np.stack([found.real, found.imag], -1)
+
+
+def spell_out_col2im(model: ir.Model) -> bool:
+    """Turn each Col2Im into a transposed convolution, whose kernels hold a single one each.
+
+    NVIDIA's parser does not know Col2Im, which `torch.nn.functional.fold` becomes. A Col2Im stays as it is where the
+    size of the image or of a block is not known.
+    """
+    insert = Inserter(model)
+    return sum(_spell_out_col2im(node, insert) for node in find_nodes(model, "Col2Im")) > 0
+
+
+def _spell_out_col2im(node: ir.Node, insert: Inserter) -> bool:
+    columns, image, block = node.inputs[0], constant_of(node.inputs[1]), constant_of(node.inputs[2])
+    settings, own = settings_of(node), node.outputs[0].name
+    if columns is None or columns.shape is None or columns.dtype not in FLOATS or not image or not block:
+        return False
+    numbers = columns.shape[1]  # of each column
+    if not isinstance(numbers, int) or settings is None:
+        return False
+    rank, name = len(image), node.name or own
+    sizes, blocks, one = np.array(image), np.array(block), [1] * rank
+    strides, dilations = (np.array(settings.get(each, one)) for each in ("strides", "dilations"))
+    before, behind = np.array(settings.get("pads", [0] * 2 * rank)).reshape(2, rank)
+    reach = dilations * (blocks - 1) + 1  # of a block
+    places = (before + sizes + behind - reach) // strides + 1
+    covered = strides * (places - 1) + reach - before  # from the edge of the image to the end of the last block
+    added = -(-np.maximum(0, sizes - covered) // strides)  # empty places that reach the end of the image
+    by = insert.constant(node, f"{own}.placed_by", [0, 0, *places])
+    placed = insert.node(node, "Reshape", [columns, by], f"{own}.placed", f"{name}.placed")
+    if any(added):
+        by = insert.constant(node, f"{own}.padded_by", [0] * (4 + rank) + added.tolist())
+        placed = insert.node(node, "Pad", [placed, by], f"{own}.padded", f"{name}.padded")
+    channels, singles = numbers // math.prod(block), np.eye(math.prod(block), dtype=columns.dtype.numpy())
+    kernel = np.concatenate([singles.reshape(-1, 1, *block)] * channels)
+    turn_into(
+        node,
+        "ConvTranspose",
+        [placed, insert.constant(node, f"{own}.kernel", kernel)],
+        strides=strides.tolist(),
+        dilations=dilations.tolist(),
+        pads=[*before.tolist(), *(covered + strides * added - sizes).tolist()],
+        group=channels,
+    )
+    return True
+
+
+class Linear(NamedTuple):
+    """A product with weights, and the bias that is added to it."""
+
+    product: ir.Node
+    weights: ir.TensorProtocol  # read only if they are merged, as there may be gigabytes of them
+    add: ir.Node | None
+    bias: ir.TensorProtocol | None
+
+    @property
+    def output(self) -> ir.Value:
+        return (self.add or self.product).outputs[0]
+
+
+def merge_products(model: ir.Model) -> bool:
+    """Make one product of those that read the same tensor, such as queries, keys and values, and split the result.
+
+    ONNX Runtime starts a kernel for each of them on a GPU, and one for each bias.
+    """
+    if (model.opset_imports.get("") or 0) < SPLIT_SIZES_ARE_AN_INPUT:
+        return False
+    insert, found = Inserter(model), [group for graph in all_graphs(model) for group in _groups(graph)]
+    for group in found:
+        _merge(group, insert)
+    if found:
+        remove_unused(model)
+    return bool(found)
+
+
+def _groups(graph: ir.Graph) -> list[list[Linear]]:
+    """Return the products that can be one: of the same tensor and type, and all with a bias or all without."""
+    alike: dict[tuple[Any, ...], list[Linear]] = defaultdict(list)
+    for node in graph:
+        if (linear := _linear(node)) and not linear.output.is_graph_output():
+            key = node.inputs[0], linear.add is None, linear.weights.dtype, linear.weights.shape[0]
+            alike[key].append(linear)
+    return [group for group in alike.values() if len(group) > 1]
+
+
+def _linear(node: ir.Node) -> Linear | None:
+    weights = _constant(node.inputs[1], axes=2) if node.op_type == "MatMul" and not node.domain else None
+    if weights is None:
+        return None
+    product = node.outputs[0]
+    readers = [] if product.is_graph_output() else [reader for reader, _ in product.uses()]
+    if len(readers) == 1 and readers[0].op_type == "Add" and readers[0].graph is node.graph:
+        others = [value for value in readers[0].inputs if value is not product]
+        bias = _constant(others[0], axes=1) if others else None
+        if bias is not None and bias.shape[0] == weights.shape[1]:
+            return Linear(node, weights, readers[0], bias)
+    return Linear(node, weights, None, None)
+
+
+def _constant(value: ir.Value | None, axes: int) -> ir.TensorProtocol | None:
+    if value is None or value.const_value is None or value.is_graph_input() or len(value.const_value.shape) != axes:
+        return None
+    return value.const_value
+
+
+def _merge(group: Sequence[Linear], insert: Inserter) -> None:
+    first = group[0].product
+    own = first.name
+
+    def joined(nodes: Iterator[ir.Node]) -> str | None:
+        return ", ".join(node.name for node in nodes if node.name) or None  # as compilers name what they fuse
+
+    weights = insert.constant(first, f"{own}_weights", np.concatenate([each.weights.numpy() for each in group], axis=1))
+    name = joined(each.product for each in group)
+    whole = insert.node(first, "MatMul", [first.inputs[0], weights], f"{own}_product", name)
+    if biases := [each.bias.numpy() for each in group if each.bias is not None]:
+        constant = insert.constant(first, f"{own}_biases", np.concatenate(biases))
+        name = joined(each.add for each in group if each.add)
+        whole = insert.node(first, "Add", [whole, constant], f"{own}_sum", name)
+    sizes = insert.constant(first, f"{own}_sizes", [each.weights.shape.numpy()[1] for each in group])
+    parts = [insert.value(f"{own}_part") for _ in group]
+    first.prepend(ir.node("Split", [whole, sizes], {"axis": -1}, outputs=parts))
+    for linear, part in zip(group, parts, strict=True):
+        part.type, part.shape = linear.output.type, linear.output.shape
+        linear.output.replace_all_uses_with(part)

@@ -1,0 +1,288 @@
+"""The records of accuracy and speed, in the JSON documents of the stages validate, benchmark and trace."""
+
+from math import isnan
+from statistics import median
+
+from pydantic import PositiveFloat
+
+from enginewright.core.files import Record
+from enginewright.core.params.measuring import ONNXRUNTIME
+from enginewright.core.text import figure
+from enginewright.data.sample_set import Padding
+from enginewright.engine.gpu.nvml import GpuConditions
+from enginewright.engine.machine import Machine, Moments
+from enginewright.engine.record import LayerTime
+
+
+class Errors(Record):
+    """The errors of one set of outputs against another, over all samples; the worst output counts for each figure."""
+
+    max_abs: float
+    mean_abs: float
+    relative: float
+    cosine: float
+    worst_cosine: float
+    nonfinite: int
+
+
+class Interval(Record):
+    """The range of a figure with a confidence of 95 %, as far as the choice of samples decides it."""
+
+    low: float
+    high: float
+
+
+class Result(Record):
+    """One metric of the task, of PyTorch, of the graph and of the engine. `drop` is how much worse the engine is than
+    PyTorch, below 0 if it is better. Its interval is paired: PyTorch and the engine answered the same samples."""
+
+    name: str
+    unit: str  # % if 0.5 is written as 50.00%, or empty
+    higher_is_better: bool
+    reference: float
+    graph: float
+    engine: float
+    drop: float
+    interval: Interval  # around the drop
+    samples: int  # or pairs of samples, if the metric is about pairs
+    needed: int | None  # to tell on which side of its threshold the drop is; None if no number would, or has none
+
+    def written(self, value: float) -> str:
+        return figure(value, self.unit)
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell whether the samples are enough to know the side of the threshold. No number of them helps NaN."""
+        return self.needed == self.samples or isnan(self.drop)
+
+    @property
+    def drop_with_interval(self) -> str:
+        return f"{self.written(self.drop)} ({self.written(self.interval.low)} to {self.written(self.interval.high)})"
+
+
+class Agreement(Record):
+    """The share of answers that are PyTorch's, right or wrong, and of what: such as `the pixels of 512 images`."""
+
+    name: str
+    share: float
+    interval: Interval
+    among: str
+    samples: int
+    needed: int | None  # as of a Result
+
+    @property
+    def is_sure(self) -> bool:
+        return self.needed == self.samples or isnan(self.share)
+
+    @property
+    def share_with_interval(self) -> str:
+        return f"{self.share:.2%} ({self.interval.low:.2%} to {self.interval.high:.2%})"
+
+
+class Spot(Record):
+    """A check of the engine at one batch size: `errors` against PyTorch, `drift` against its own full-set outputs, and
+    the task's metric over these samples, None if it was not measured."""
+
+    batch: int
+    samples: int
+    errors: Errors
+    metric: float | None
+    drift: float
+
+
+class Resized(Record):
+    """The errors of the engine against its graph at another image size."""
+
+    sizes: dict[str, int]
+    errors: Errors
+
+
+class Spread(Record):
+    """The distribution of errors over single images, as quantiles at `shares`: most images differ little, a few more.
+    `margin_kept` compares margins, the lead of PyTorch's answer over the next best class: the engine's margin divided
+    by PyTorch's. 1 is unchanged, below 0 is another answer. It is empty if answers have no margin."""
+
+    shares: tuple[float, ...]
+    relative_error: tuple[float, ...]
+    margin_kept: tuple[float, ...]
+
+
+class Validation(Record):
+    """The accuracy of one engine, and the thresholds that it broke."""
+
+    precision: str
+    task: str
+    reference: str  # what made the reference outputs: PyTorch, or ONNX Runtime if the model is a user's ONNX file
+    engine: str  # the identity of the engine that was validated
+    samples: int
+    kind: str = "images"  # what the samples are called
+    samples_sha256: str = ""  # of their list; empty in a record of an earlier version
+    results: tuple[Result, ...]  # of each metric of the task, the one that is judged first; empty if not measured
+    metric: str  # the name of the first, measured or not
+    lacking: str  # why metrics are not measured, if they are not
+    agreement: Agreement | None  # None if answers of the task cannot be the same
+    engine_against_pytorch: Errors
+    graph_against_pytorch: Errors
+    engine_against_graph: Errors
+    spots: tuple[Spot, ...]
+    resized: tuple[Resized, ...]
+    loss_comes_from: str
+    broken: tuple[str, ...]
+    unsure: tuple[str, ...]  # a sentence for each threshold that the samples are too few to be sure of
+    must_be_sure: bool  # whether these fail, too
+    spread: Spread
+    padding: Padding | None = None  # of texts
+    doubt: str | None = None  # of the reference: that images are not prepared as its model was trained on them
+
+    @property
+    def main(self) -> Result | None:
+        """Return the result that is judged, or None if it was not measured."""
+        return self.results[0] if self.results else None
+
+    @property
+    def same_answers(self) -> float | None:
+        return None if self.agreement is None else self.agreement.share
+
+    @property
+    def passed(self) -> bool:
+        return not (self.broken or self.not_enough_samples)
+
+    @property
+    def not_enough_samples(self) -> tuple[str, ...]:
+        """Return what fails because the samples are too few, in place of a broken threshold."""
+        return self.unsure if self.must_be_sure else ()
+
+
+ENGINE = "engine"  # the contender that all baselines are compared with
+LAUNCHED = "engine_launched"  # the same engine without its CUDA graph: kernels are launched one by one
+WARM_UP_AGREEMENT = 0.05  # two windows of a warm-up agree if they differ by at most this share
+RUNS_FOR_P99 = 100  # fewer calls say nothing about the slowest in a hundred
+SAME_PACE = 1.15  # two readings are the same machine pace if the slower one takes at most this many times as long
+
+
+class Latency(Record):
+    """The times of one contender at one batch size, in milliseconds per batch, including copies to and from a device.
+    Only rounds at one machine pace count. `compute` is the median without the copies, by the device's own clock, or
+    None if nothing is copied. `spread` is the range of the middle half of the calls, as a share of the median;
+    `outliers` is the share of calls that took over twice the median. `warm_up_drift` is how much the last two windows
+    of the warm-up differed: more than WARM_UP_AGREEMENT if the time was up before they agreed."""
+
+    contender: str
+    batch: int
+    runs: int
+    p50: float
+    p90: float
+    p99: float
+    compute: float | None
+    spread: float
+    outliers: float
+    warm_up_drift: float
+    images_per_second: float
+
+
+class Ratio(Record):
+    """The speed of the engine as a multiple of a baseline's: the median over rounds at one pace, with its interval."""
+
+    baseline: str
+    batch: int
+    rounds: int
+    median: PositiveFloat
+    low: PositiveFloat
+    high: PositiveFloat
+
+
+class MachinePace(Record):
+    """The machine's speed during a race: the time of a fixed piece of work before and after each round. Only
+    rounds at the best common pace count, and the others are set aside. `microseconds` is None if the machine never kept
+    to one pace; then all rounds count."""
+
+    microseconds: float | None
+    rounds: int
+    set_aside: int
+
+
+class Throughput(Record):
+    """The answers of an engine with several requests in flight; p50 and p99 are milliseconds per request."""
+
+    batch: int
+    requests: int
+    runs: int  # answered requests
+    images_per_second: float
+    p50: float
+    p99: float
+
+
+class Contention(Record):
+    """The processor time that a race could not have, counted in cores: busy in other programs, stolen by the host of a
+    virtual machine, or throttled by a container's quota. `cores` is how many cores the race could use."""
+
+    cores: int
+    others: float
+    stolen: float
+    throttled: float
+
+
+class PeakMemory(Record):
+    """The peak memory of a process that only loads a contender and runs it, in MB; `device` is None without a GPU."""
+
+    host: float
+    device: float | None
+
+
+class Isolated(Record):
+    """The memory of an engine in a process that holds nothing else, and all its calls there by batch size: none without
+    a GPU."""
+
+    memory: PeakMemory
+    calls: dict[int, tuple[Moments, ...]]
+
+    @property
+    def compute(self) -> dict[int, float]:
+        """Return the median milliseconds of the compute by batch size."""
+        return {batch: 1000 * median(call.compute for call in calls) for batch, calls in self.calls.items()}
+
+
+class AtSize(Record):
+    """The speed of one engine at another size of an axis of the user's, such as the length of texts."""
+
+    axis: str
+    size: int
+    latencies: tuple[Latency, ...]
+    ratios: tuple[Ratio, ...]
+
+
+class Benchmark(Record):
+    """The speed of one engine beside its baselines, and the conditions that it was measured under."""
+
+    precision: str
+    threads: int
+    cuda_graph: bool
+    confidence: float
+    latencies: tuple[Latency, ...]
+    ratios: tuple[Ratio, ...]
+    pace: MachinePace
+    throughput: tuple[Throughput, ...]
+    contention: Contention
+    peak_memory: dict[str, PeakMemory]
+    isolated_compute: dict[int, float]  # milliseconds by batch size, of the engine in a process that holds nothing else
+    gpu: GpuConditions | None
+    pytorch: str  # the version that the baselines ran on
+    sizes: tuple[AtSize, ...] = ()  # the smallest of the axis first
+
+
+class Trace(Record):
+    """The times of the layers of one engine. Their sum is no latency, because timing layers slows an engine."""
+
+    precision: str
+    machine: Machine
+    batch: int
+    calls: int
+    layers: tuple[LayerTime, ...]
+
+    @property
+    def milliseconds(self) -> float:
+        return sum(layer.milliseconds for layer in self.layers)
+
+
+def baseline_title(baseline: str) -> str:
+    return "ONNX Runtime" if baseline == ONNXRUNTIME else f"PyTorch {baseline}"
