@@ -39,7 +39,7 @@ USED_PARTS = {
 }
 ALL = "*"
 READERS = (
-    "enginewright/bundle/write.py",
+    "enginewright/cli/commands/bundle.py",
     "enginewright/cli/commands/compare.py",
     "enginewright/cli/commands/keep.py",
     "enginewright/cli/commands/reduce.py",
@@ -51,7 +51,7 @@ READERS = (
     "enginewright/pipeline/stage.py",
     "enginewright/targets/here.py",
     "enginewright/targets/ray_cluster.py",
-    "enginewright/targets/run.py",
+    "enginewright/cli/commands/fleet.py",
 )
 
 
