@@ -46,13 +46,13 @@ READERS = (
     "enginewright/cli/commands/reduce.py",
     "enginewright/cli/commands/upgrade.py",
     "enginewright/cli/machine_checks.py",
-    "enginewright/cli/python.py",
     "enginewright/core/params/edit.py",
     "enginewright/nightly/night.py",
     "enginewright/pipeline/__main__.py",
     "enginewright/pipeline/stage.py",
     "enginewright/targets/here.py",
     "enginewright/targets/ray_cluster.py",
+    "enginewright/cli/commands/fleet.py",
 )
 
 
