@@ -22,7 +22,7 @@ def run_model(name: str, epochs: int | None) -> None:
     zoo.prepare(lambda _, call: call())
 
     from enginewright.core.files import scratch_folder
-    from enginewright.core.params.precisions import CalibrationParams, PrecisionParams
+    from enginewright.core.params.all import Params
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph.as_written import open_as_written
     from enginewright.graph.onnx_file import load_graph
@@ -33,7 +33,7 @@ def run_model(name: str, epochs: int | None) -> None:
     from enginewright.precision.rescue.rescue import Attempts
 
     graph = zoo.made_at("simplified/model.onnx")
-    keep, params = PrecisionParams.read_for("int8").keep, CalibrationParams.read()
+    keep, params = Params.read().precisions["int8"].keep, Params.read().calibration
     samples, validation = (SampleSet.open(zoo.made_at(f"samples/{part}")) for part in ("calibration", "validation"))
     wanted = Dialect.read(zoo.made_at("dialect.json")).model_copy(update={"largest_weight": 127})
     exact = open_as_written(load_graph(graph))

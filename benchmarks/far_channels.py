@@ -48,7 +48,7 @@ def errors() -> Iterator[tuple[str, float, float]]:
     import nncf
 
     from enginewright.core.files import scratch_folder
-    from enginewright.core.params.precisions import PrecisionParams
+    from enginewright.core.params.all import Params
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph.as_written import run_optimized
     from enginewright.graph.onnx_file import load_graph
@@ -66,7 +66,7 @@ def errors() -> Iterator[tuple[str, float, float]]:
         return np.concatenate([next(iter(run(feeds).values())) for feeds in validation.batches(16)])
 
     wanted = answers(exact)
-    keep, wide = PrecisionParams.read_for("int8").keep, dialect_of("openvino", "cpu", "avx512_vnni")
+    keep, wide = Params.read().precisions["int8"].keep, dialect_of("openvino", "cpu", "avx512_vnni")
     trial = Confirmation(exact, samples)
     with scratch_folder() as scratch:
         attempts = Attempts("int8", keep, wide, samples, scratch)

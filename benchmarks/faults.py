@@ -251,12 +251,13 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
 
 def run_one(name: str, runtime: str, folder: Path) -> None:
     """Print a row."""
-    from enginewright.core.params.build import BuildParams
     from enginewright.engine.machine import target_of
     from enginewright.engine.this_machine import describe_machine
 
     os.chdir(zoo.ROOT)
-    tensorrt = BuildParams.read().tensorrt
+    from enginewright.core.params.all import Params
+
+    tensorrt = Params.read().build.tensorrt
     if name in FAULTS:
         runtime, make = FAULTS[name]
         model, runs = make()

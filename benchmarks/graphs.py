@@ -19,8 +19,7 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from enginewright.core.params.build import BuildParams, InferenceParams
-from enginewright.core.params.measuring import BenchmarkParams
+from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.runtimes import load_runtime
 from enginewright.graph.interface import Blueprint, Interface
@@ -42,19 +41,19 @@ class Noise:
 
 @contextmanager
 def opened(runtime: str, folder: Path, blueprint: Blueprint) -> Iterator[Callable[[Any], Callable[[], object]]]:
-    (session,) = load_runtime(runtime).load(folder, blueprint, InferenceParams.read(), requests=1)
+    (session,) = load_runtime(runtime).load(folder, blueprint, Params.read().inference, requests=1)
     with closing(session):
         yield session.bind
 
 
 def race(runtime: str, before: Path, after: Path) -> dict[str, Any]:
     """Return the milliseconds of both by batch size, and how many times as fast the second is, with its interval."""
-    params = BenchmarkParams.read().model_copy(update={"batches": BATCHES, "seconds": SECONDS})
+    params = Params.read().benchmark.model_copy(update={"batches": BATCHES, "seconds": SECONDS})
     row: dict[str, Any] = {"before": before.name, "after": after.name}
     with tempfile.TemporaryDirectory() as scratch:
         sides = {}
         for side, graph in ((BEFORE, before), (AFTER, after)):
-            folder, blueprint = Path(scratch, side), read_blueprint(graph, BuildParams.read())
+            folder, blueprint = Path(scratch, side), read_blueprint(graph, Params.read().build)
             folder.mkdir()
             load_runtime(runtime).compile(graph, blueprint, folder)
             sides[side] = partial(opened, runtime, folder, blueprint)

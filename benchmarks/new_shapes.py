@@ -16,7 +16,7 @@ from typing import Any
 
 from graphs import BATCHES, Noise, opened
 
-from enginewright.core.params.build import BuildParams
+from enginewright.core.params.all import Params
 from enginewright.engine.runtimes import load_runtime
 from enginewright.graph.read_interface import read_blueprint
 
@@ -25,7 +25,7 @@ TURNS, CALLS = 8, 4
 
 def measure(runtime: str, graph: Path) -> dict[str, Any]:
     """Return the milliseconds of calls by batch size: the first of each turn, and those after it."""
-    blueprint = read_blueprint(graph, BuildParams.read())
+    blueprint = read_blueprint(graph, Params.read().build)
     row: dict[str, Any] = {"graph": graph.name}
     with tempfile.TemporaryDirectory() as scratch:
         load_runtime(runtime).compile(graph, blueprint, Path(scratch))

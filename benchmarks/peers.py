@@ -29,6 +29,7 @@ from filelock import FileLock
 from zoo_models import GRAPH, needs_of
 
 from enginewright.core.cores import usable_cores
+from enginewright.core.params.all import Params
 
 if TYPE_CHECKING:
     from enginewright.data.feeds import Feeds, Run
@@ -133,10 +134,9 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
 
 def our_engine(precision: str, here: "Machine") -> Contender:
     """Open ours with as many threads as the peers have: a race may have fewer cores than machine.json counts."""
-    from enginewright.core.params.build import InferenceParams
     from enginewright.engine.engine import open_engine
 
-    engine = open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read().on(usable_cores()))
+    engine = open_engine(zoo.made_at(f"engines/{precision}"), here, Params.read().inference.on(usable_cores()))
     return Contender(engine.bind, engine.run)
 
 
@@ -245,10 +245,9 @@ def race_all(makers: Makers, validation: "SampleSet") -> dict[str, Row]:
 
     Ours races each peer in laps, which open both anew: a copy of an engine is up to 3 % faster than another.
     """
-    from enginewright.core.params.measuring import BenchmarkParams
     from enginewright.measure.race import AFTER, BEFORE, race_sides
 
-    params = BenchmarkParams.read().model_copy(update={"batches": BATCHES, "seconds": SECONDS})
+    params = Params.read().benchmark.model_copy(update={"batches": BATCHES, "seconds": SECONDS})
     found: dict[str, Row] = {str(batch): {} for batch in BATCHES}
     for peer in (name for name in makers if name != OURS):
         sides = {BEFORE: opened(makers[peer]), AFTER: opened(makers[OURS])}

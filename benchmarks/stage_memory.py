@@ -76,9 +76,9 @@ def make_project(folder: Path, samples: int, precision: str) -> None:
     params["precisions"] = {precision: params["precisions"][precision]}
     if precision != SEARCHED:
         params["search"] = {}
-    params["benchmark"] |= {"batches": [1], "requests": [1], "seconds": 0.05}
+    params["benchmark"] = {"batches": [1], "requests": [1], "seconds": 0.05}
     for each in params["precisions"].values():
-        each["thresholds"] |= {"cosine": 0, "relative_error": ALLOWED, "agreement": 0, "metric_drop": 1}
+        each["thresholds"] = {"cosine": 0, "relative_error": ALLOWED, "agreement": 0, "metric_drop": 1}
     yaml.dump(params, folder / "params.yaml")
 
 

@@ -23,6 +23,7 @@ from enginewright.bundle.verify import MANIFEST, SIGNATURE
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import Record, new_folder, sha256
+from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
 from enginewright.core.params.samples import Preprocessing, TextPreprocessing
 from enginewright.data.sample_set import SampleSet
@@ -69,7 +70,7 @@ def read_key(file: Path) -> Any:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError:
-        raise EnginewrightError("--sign needs the package cryptography: pip install 'enginewright[sign]'") from None
+        raise EnginewrightError(f"--sign needs the package cryptography: {how_to_install('sign')}") from None
     try:
         key = load_pem_private_key(file.read_bytes(), password=None)
     except TypeError:

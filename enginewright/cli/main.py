@@ -80,8 +80,10 @@ def main() -> None:
     except ModuleNotFoundError as error:  # a light installation has what runs engines, and not what makes them
         if (error.name or "enginewright").startswith("enginewright"):
             raise
+        from enginewright.core.installing import how_to_install
+
         extra = EXTRAS.get(error.name or "", "pipeline")
-        fail(f"{given[0]} needs the package {error.name}: pip install 'enginewright[{extra}]'")
+        fail(f"{given[0]} needs the package {error.name}: {how_to_install(extra)}")
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -3,7 +3,6 @@
 import atexit
 import copy
 import inspect
-import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,9 @@ from enginewright.cli.project.layout import DATA
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import VERDICT, scratch_folder
+from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
+from enginewright.core.params.edit import edit_params
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
@@ -136,7 +137,7 @@ def build_engine(
 def _require_possible(model: Any, precision: str, calibration: Any, folder: str | Path | None) -> Path | None:
     """Refuse what cannot be, before minutes of work."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise EnginewrightError(f"build needs the package {missing[0]}: pip install 'enginewright[pipeline]'")
+        raise EnginewrightError(f"build needs the package {missing[0]}: {how_to_install('pipeline')}")
     if not hasattr(model, "forward"):
         raise EnginewrightError(f"model is {type(model).__name__}, not a torch.nn.Module: make it first")
     if precision not in PRECISIONS:
@@ -174,14 +175,13 @@ def _write_project(
         "model": {"source": SOURCE, "scores": NO_SCORES},
         "weights": {"source": "given"},
         "samples": {"source": file.as_posix(), "preprocessing": None, **split},
-        "search": {},
         "precisions": {precision: {"from": PRECISIONS[precision].made_from[-1], "thresholds": NO_LIMITS}},
         "build": {"profile": {"batch": {"min": smallest, "opt": usual, "max": largest}}},
         "benchmark": {"batches": [usual]},
     }
-    params = Params.checked(chosen, "", Path("enginewright.build"))
-    PARAMS_FILE.write_text(json.dumps(chosen), encoding="utf-8")  # JSON is YAML
-    return params
+    PARAMS_FILE.write_text("{}", encoding="utf-8")
+    edit_params(lambda params: params.update(chosen), "enginewright.build")
+    return Params.read()
 
 
 def _run_stages(params: Params, precision: PrecisionName) -> Path:

@@ -9,14 +9,15 @@ from packaging.version import InvalidVersion, Version
 
 from enginewright import __version__
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.installing import OLD_FOLDER, how_to_install
 
 VERSION_FILE = Path(".enginewright/version")  # not there in a clone of Enginewright, a project of its own version
 
 
 def version_of_project(folder: Path = Path()) -> Version | None:
     """Return None if `enginewright new` did not lay the project out."""
-    file = folder / VERSION_FILE
-    if not file.is_file():
+    file = next((folder / each for each in (VERSION_FILE, OLD_FOLDER / "version") if (folder / each).is_file()), None)
+    if file is None:
         return None
     try:
         return Version(file.read_text(errors="replace", encoding="utf-8").strip())
@@ -30,7 +31,7 @@ def require_new_enough(folder: Path = Path()) -> None:
     if made_with and made_with > Version(__version__):
         raise EnginewrightError(
             f"this project is of enginewright {made_with}, and {__version__} is installed: "
-            f"pip install 'enginewright[pipeline]>={made_with}'"
+            f"{how_to_install('pipeline')}, of a later version"
         )
 
 

@@ -65,13 +65,12 @@ class Setting(Record):
     def of(cls, machine: Machine, params: Params) -> Self:
         """Make the setting without defaults, so that a parameter of a later version does not make another setting."""
         asked = {"model", "task", "weights", "samples"}
-        given = dict.fromkeys(asked - {"task"}, {}) | params.model_dump(
-            mode="json", exclude_defaults=True, include=asked
-        )
+        chosen = params.model_dump(mode="json", exclude_defaults=True, include=asked)
+        given = {name: chosen.get(name, {}) for name in asked - {"task"}}
         given["samples"].pop("calibration", None)
         return cls(
             machine=Identity.of(machine),
-            model=given["model"] | ({"task": given["task"]} if "task" in given else {}),
+            model=given["model"] | ({"task": chosen["task"]} if "task" in chosen else {}),
             weights=given["weights"],
             samples=given["samples"],
         )

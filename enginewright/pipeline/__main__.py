@@ -8,13 +8,14 @@ from enginewright.core.process import outlive_crashes
 
 
 def make_ready() -> None:
+    from enginewright.core.installing import old_name_hint
     from enginewright.core.params.all import Params
     from enginewright.core.version import require_new_enough, upgrade_hint
     from enginewright.pipeline.parameters import complete_for_dvc
     from enginewright.pipeline.recovery import mend_after_a_kill, mend_after_a_power_cut
 
     require_new_enough()
-    if hint := upgrade_hint():
+    for hint in filter(None, (upgrade_hint(), old_name_hint())):
         print(hint, file=sys.stderr)
     if added := complete_for_dvc(Params.read()):
         print(added, file=sys.stderr)

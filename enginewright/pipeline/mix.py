@@ -85,8 +85,7 @@ def mix(
         made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
         if "fp32" in types[2:]:
             exact = load_graph(simplified / "model.onnx")
-            changed = rewritten(exact, wanted, "fp32")
-            whole = exact if changed is None else changed
+            whole = rewritten(exact, wanted, "fp32") or exact
             made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):

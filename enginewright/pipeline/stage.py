@@ -8,7 +8,6 @@ from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError, sentence_of
 from enginewright.core.params.all import Params
-from enginewright.core.params.measuring import TimeoutParams
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.process import end_after
 
@@ -27,8 +26,9 @@ def run_stage(stage: Callable[..., None]) -> None:
         parser.add_argument(f"--{each.replace('_', '-')}", dest=each, type=kind, required=True)
     given = vars(parser.parse_args())
     try:
-        end_after(TimeoutParams.of_stage(name))
-        stage(**given, **({"params": _params_for(given.get("precision"))} if takes_params else {}))
+        params = _params_for(given.get("precision"))
+        end_after(params.timeouts.of(name))
+        stage(**given, **({"params": params} if takes_params else {}))
     except KeyboardInterrupt:
         sys.exit(f"{name}: interrupted; nothing half-written was kept. Run `dvc repro` again to go on.")
     except Exception as error:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.installing import how_to_install
+from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ClusterParams
 from enginewright.core.spread import AnyPart, Result, Work
 from enginewright.core.text import counted, in_one_line
@@ -33,7 +35,7 @@ SECONDS_WITHOUT_HEAD = 30.0  # after 60, Ray ends this process
 @contextmanager
 def open_cluster() -> Iterator["RayCluster | None"]:
     """Connect to the cluster that params.yaml names, or yield None."""
-    params = ClusterParams.read()
+    params = Params.read().cluster
     if params.address is None:
         yield None
         return
@@ -56,7 +58,7 @@ def connected(params: ClusterParams) -> Iterator["RayCluster"]:
         import ray
     except ImportError:
         raise EnginewrightError(
-            "cluster.address is set, and Ray is not installed: pip install 'enginewright[cluster]', or set it to null"
+            f"cluster.address is set, and Ray is not installed: {how_to_install('cluster')}, or set it to null"
         ) from None
     require_answer(params.address)
     ends_by = signal.getsignal(signal.SIGTERM)

@@ -5,27 +5,20 @@ import subprocess
 import sys
 
 import pytest
-from packaging.version import Version
 from support.command import enginewright
 from support.warm_python import warm_python
 
 from enginewright import __version__
 from enginewright.cli.commands import upgrade as upgrading
 from enginewright.cli.commands.upgrade import upgrade_project
-from enginewright.cli.project import merge as merging
 from enginewright.cli.project.layout import FILES
-from enginewright.cli.project.merge import in_pieces, joined, lines_of, runs_again
-from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.all import Params
+from enginewright.cli.project.merge import runs_again
+from enginewright.core.installing import how_to_install
 
-PARAMS, PLAN = (FILES / "params.yaml").read_text(), (FILES / "pipeline.yaml").read_text()
-# What an earlier version had in place of some lines.
-EARLIER_PARAMS = {
-    "  seconds: 1.5            # per contender": "  seconds: 2              # for each contender",
-    "      agreement: 0.97 ": "      top1_agreement: 0.97 ",
-}
-EARLIER_PARAMS |= {line: "" for line in PARAMS.splitlines(keepends=True) if "must_be_sure" in line}
-EARLIER_PLAN = {"    params: [inference]\n": "    params: [inference, validation]\n"}
+PLAN, OPTIONS = (FILES / "pipeline.yaml").read_text(), ("code", "parameters")
+# What an earlier version had in place of some lines, and as a default.
+LINE, EARLIER = "    deps: [artifacts/code/gate.json, reports/verdict.json", "    deps: [reports/verdict.json"
+DEFAULT, EARLIER_DEFAULT = '"seconds": 1.5,\n  "baselines"', '"seconds": 2,\n  "baselines"'
 
 
 def changed(text, changes):
@@ -41,9 +34,9 @@ def laid_out(tmp_path_factory):
     subprocess.run(["git", "init", "-q", root], check=True)
     assert enginewright("new", "--model", "resnet18", cwd=root).returncode == 0
     kept = root / ".enginewright"
-    for name, path, earlier in (("params", "params", EARLIER_PARAMS), ("pipeline", "dvc", EARLIER_PLAN)):
-        for file in (kept / f"{name}.yaml", root / f"{path}.yaml"):
-            file.write_text(changed(file.read_text(), earlier))
+    for file in (kept / "pipeline.yaml", root / "dvc.yaml"):
+        edit(file, {LINE: EARLIER})
+    edit(kept / "defaults.json", {DEFAULT: EARLIER_DEFAULT})
     (kept / "version").write_text("0.1.0\n")
     return root
 
@@ -87,66 +80,86 @@ def test_an_upgrade_that_was_cut_off_at_any_file_is_finished_by_the_next(laid_ou
     assert writes > 3
 
 
-def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project):
-    mine = {
-        "  spot_samples: 64 ": "  # eight are enough for us\n  spot_samples: 8 ",  # beside a new parameter
-        "  seconds: 2              # for each": "  seconds: 9              # for each",
-        "top1_agreement: 0.97 ": "top1_agreement: 0.5 ",
-    }
-    edit(project / "params.yaml", mine)
-    edit(project / "dvc.yaml", {"  gate:": "  upload:\n    cmd: make upload\n\n  gate:"})
+@pytest.mark.parametrize(("yours", "said"), [("", ""), ("benchmark: {seconds: 9}\n", "; yours is 9")])
+def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project, yours, said):
+    with (project / "params.yaml").open("a") as file:
+        file.write(yours)
+    edit(project / "dvc.yaml", {"  samples:\n": "  upload:\n    cmd: make upload\n\n  samples:\n"})
     shutil.rmtree(project / "data/traces")  # which an earlier version did not have
-    before = files_of(project)
+    before, params = files_of(project), (project / "params.yaml").read_text()
     tried = enginewright("upgrade", "--dry-run", cwd=project)
     assert files_of(project) == before
     done = enginewright("upgrade", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
     assert tried.stdout.splitlines()[:-1] == done.stdout.splitlines()[:-1]
-    for said in (
+    for line in (
         f"enginewright 0.1.0 -> {__version__}, in {project}\n",
-        "+  must_be_sure: false     # true: fail, too",
-        "new in params.yaml: validation.must_be_sure: false\n",
-        "renamed in params.yaml: precisions.int8.thresholds.top1_agreement is precisions.int8.thresholds.agreement\n",
-        "kept in params.yaml: benchmark.seconds: 9, where the default is now 1.5\n",
+        f"+{LINE}",
+        f"another default: benchmark.seconds is 1.5, and was 2{said}\n",
         "runs again: all, as nothing has run here yet\n",
     ):
-        assert said in done.stdout
-    text = (project / "params.yaml").read_text()
-    assert "  # eight are enough for us\n  spot_samples: 8 " in text
-    assert "  seconds: 9              # per contender" in text
-    params = Params.read(project / "params.yaml")
-    assert (params.precisions["int8"].thresholds.agreement, params.validation.spot_samples) == (0.5, 8)
+        assert line in done.stdout
+    assert done.stdout.count("another default") == 1
+    assert (project / "params.yaml").read_text() == params
     plan = (project / "dvc.yaml").read_text()
-    assert plan == PLAN.replace("  gate:", "  upload:\n    cmd: make upload\n\n  gate:")
-    assert (project / ".enginewright/params.yaml").read_text() == PARAMS
+    assert plan == PLAN.replace("  samples:\n", "  upload:\n    cmd: make upload\n\n  samples:\n", 1)
+    assert DEFAULT in (project / ".enginewright/defaults.json").read_text()
     assert (project / "data/traces/.gitkeep").exists()
     again = enginewright("upgrade", cwd=project)
     assert again.stdout == f"{project} is of enginewright {__version__} already\n"
 
 
+def test_a_project_of_before_defaults_compares_the_parameters_as_they_were_laid_out(project):
+    (project / ".enginewright/defaults.json").unlink()
+    (project / ".enginewright/params.yaml").write_text("benchmark: {seconds: 2, batches: [1, 4, 8, 16]}\n")
+    done = enginewright("upgrade", cwd=project)
+    assert "another default: benchmark.seconds is 1.5, and was 2\n" in done.stdout
+    assert done.stdout.count("another default") == 1
+    assert not (project / ".enginewright/params.yaml").exists()
+
+
+def test_a_project_of_the_old_name_gets_the_new_one(project):
+    (project / ".enginewright").rename(project / ".enginery")
+    for file in (project / ".enginery/Makefile", project / "Makefile"):
+        file.write_text(file.read_text().replace("enginewright", "enginery"))
+    (project / "requirements.txt").write_text("enginery[pipeline]==0.2.0\n")
+    hint = "Enginewright was called enginery, which is another package now: run `enginewright upgrade`, and write "
+    ready = subprocess.run([sys.executable, "-m", "enginewright.pipeline"], cwd=project, capture_output=True, text=True)
+    assert f"{hint}enginewright for enginery in Makefile, requirements.txt, as far as it has not\n" in ready.stderr
+    tried = enginewright("upgrade", "--dry-run", cwd=project)
+    assert f"{hint}enginewright for enginery in {project / 'Makefile'}, {project / 'requirements.txt'}" in tried.stdout
+    done = enginewright("upgrade", cwd=project)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"for enginery in {project / 'requirements.txt'}, as far" in done.stdout
+    assert (project / "Makefile").read_text() == (FILES / "Makefile").read_text()
+    assert (project / ".enginewright/version").read_text() == f"{__version__}\n"
+    assert not (project / ".enginery").exists()
+
+
 def test_what_runs_again_is_what_can_have_changed(project):
     """The stage `machine` says what is new of code and packages; the rest follows from the files."""
     made = [f"--{name}=artifacts/{name}.json" for name in ("machine", "target", "dialect", "tools", "task")]
+    made += [f"--{name}=artifacts/{name}" for name in OPTIONS]
     data = [f"--{name}=data/{name}" for name in ("models", "weights", "calibration", "plugins")]
     (project / "artifacts/code").mkdir(parents=True)
-    machine = [warm_python() / "python3", "-m", "stages", "machine", *data, *made, "--code=artifacts/code"]
+    machine = [warm_python() / "python3", "-m", "stages", "machine", *data, *made]
     subprocess.run(machine, cwd=project, check=True, capture_output=True)
     edit(project / "artifacts/code/calibrate.json", {"enginewright/": "another/"})
-    files = {name: (project / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml")}
+    files = {name: (project / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml")}
     assert runs_again(project, files)[0] == ["calibrate"]
     edit(project / "artifacts/code/calibrate.json", {"another/": "enginewright/"})
     assert runs_again(project, files) == ([], [])
-    files["dvc.yaml"] = changed(files["dvc.yaml"], {"params: [inference, validation]": "params: [inference]"})
-    files["params.yaml"] = changed(files["params.yaml"], {"  method: auto": "  method: max"})
+    edit(project / "artifacts/parameters/calibrate.json", {'"auto"': '"max"'})  # as if the default had been another
+    files["dvc.yaml"] = changed(files["dvc.yaml"], {EARLIER: LINE})
     first, followers = runs_again(project, files)
-    every = ("fp32", "fp16", "bf16", "int8")
-    assert first == ["calibrate", *(f"trace@{each}" for each in every), "report"]
+    assert first == ["calibrate", "gate"]
     assert followers == [
         "rescue@int8",
         "search@int8",
         *(f"{stage}@int8" for stage in ("convert", "build", "validate", "benchmark")),
         "race",
-        "gate",
+        "trace@int8",
+        "report",
     ]
 
 
@@ -156,7 +169,7 @@ def test_a_network_above_the_project_is_found_there(project):
     assert enginewright("new", "inner", "--model", "nets:small", cwd=project).returncode == 0
     (project / "numpy.py").write_text("raise SystemExit\n")
     folder = project / "inner"
-    files = {name: (folder / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml")}
+    files = {name: (folder / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml")}
     assert "weights" in runs_again(folder, files)[0]
 
 
@@ -170,58 +183,12 @@ def test_what_its_owner_deleted_does_not_come_back(project):
         assert not workflow.exists()
 
 
-def test_the_lines_of_parameters_are_taken_apart_and_put_together_unchanged():
-    lines = list(lines_of(PARAMS))
-    assert joined(in_pieces(lines), {line.name: line.column for line in lines if line.place}) == PARAMS
-    odd = list(lines_of('a: "x # y"  # why\nb: c#d\n# d: e\n  - f\n'))
-    assert [(line.name, line.value, line.comment) for line in odd] == [
-        ("a", ' "x # y"', "# why"), ("b", " c#d", ""), ("", "", ""), ("", "", ""),
-    ]  # fmt: skip
-
-
-BASE = "a:\n  one: 1  # first\n  two: 2\nb:\n  three: 3\nc: 4\n"
-
-
-@pytest.mark.parametrize(
-    ("mine", "new", "merged"),
-    [
-        ({}, {"one: 1  # first": "one: 7  # the first"}, BASE.replace("one: 1  # first", "one: 7  # the first")),
-        ({"one: 1 ": "one: 5 "}, {"# first": "# the first"}, BASE.replace("one: 1  # first", "one: 5  # the first")),
-        ({"one: 1 ": "one: 5 "}, {"one: 1 ": "one: 7 "}, BASE.replace("one: 1 ", "one: 5 ")),
-        ({"two: 2": "two: 5"}, {"two: 2": "two: 2\n  more: 9"}, BASE.replace("two: 2", "two: 5\n  more: 9")),
-        ({"b:\n  three: 3\n": ""}, {"three: 3": "three: 8\n  more: 9"}, BASE.replace("b:\n  three: 3\n", "")),
-        ({"c: 4": "c: 4\nmine: 5"}, {"two: 2": "two: 3"}, BASE.replace("two: 2", "two: 3") + "mine: 5\n"),
-        ({"c: 4": "c: 5"}, {"c: 4\n": "", "three: 3": "three: 3\n  moved: 4  # it"},
-         BASE.replace("c: 4\n", "").replace("three: 3", "three: 3\n  moved: 5  # it")),
-        ({"two: 2": "two: 5"}, {"two: 2": "second: 2", "c: 4\n": "", "three: 3": "three: 3\n  moved: 4"},
-         changed(BASE, {"two: 2": "second: 5", "c: 4\n": "", "three: 3": "three: 3\n  moved: 4"})),
-        ({"c: 4": "c: 4\n# mine"}, {"c: 4": "c: 4\ne: 7"}, BASE + "e: 7\n# mine\n"),
-        ({"c: 4": "c: 4\ne: 5"}, {"c: 4": "c: 4\ne: 7"}, BASE + "e: 5\n"),
-        ({"b:": "#begin a\n#mid b\nb:", "c: 4": "#end c\nc: 4"}, {"two: 2": "two: 3"},
-         changed(BASE, {"b:": "#begin a\n#mid b\nb:", "c: 4": "#end c\nc: 4", "two: 2": "two: 3"})),
-        ({}, {"c: 4\n": ""}, BASE.replace("c: 4\n", "")),
-        ({"c: 4": "c: 5"}, {"c: 4\n": ""}, BASE.replace("c: 4", "c: 5")),  # which Params.read then refuses by its name
-    ],
-)  # fmt: skip
-def test_parameters_are_merged_one_by_one(monkeypatch, tmp_path, mine, new, merged):
-    renamed = {"c": "b.old", "a.two": "a.second"} if "moved" in str(new) or "second" in str(new) else {}
-    monkeypatch.setattr(merging, "RENAMED", {"1.0": {"a.one": "a.lost"}, "10.0": {"b.old": "b.moved"}, "2.0": renamed})
-    got = merging.merge_params(changed(BASE, mine), BASE, changed(BASE, new), Version("1.0"), tmp_path / "params.yaml")
-    assert got.text == merged
-
-
-def test_a_new_parameter_that_has_no_place_among_the_owners_changes_is_named(tmp_path):
-    mine = changed(BASE, {"b:\n  three: 3\nc: 4\n": ""})
-    with pytest.raises(EnginewrightError, match=r"cannot be merged at e, .*nothing was changed"):
-        merging.merge_params(mine, BASE, BASE + "e: 7\n", Version("1.0"), tmp_path / "params.yaml")
-
-
 def write(name, text):
     return lambda root: (root / name).write_text(text)
 
 
 def both_changed(root):
-    edit(root / "dvc.yaml", {"    params: [inference, validation]\n": "    params: [inference, build]\n"})
+    edit(root / "dvc.yaml", {EARLIER: "    deps: [mine, reports/verdict.json"})
 
 
 @pytest.mark.parametrize(
@@ -231,10 +198,9 @@ def both_changed(root):
         (lambda root: (root / "params.yaml").unlink(), "params.yaml is missing: take it back from git"),
         (write(".enginewright/version", "new\n"), ".enginewright/version holds no version: take it back from git"),
         (lambda root: (root / ".enginewright/version").unlink(), "is no project that `enginewright new` laid out"),
-        (both_changed, "dvc.yaml cannot be merged: you and this version changed `params: [inference, build]`"),
+        (both_changed, "dvc.yaml cannot be merged: you and this version changed `deps: [mine, reports/verdict.json"),
         (write("params.yaml", "runtime: [\n"), "params.yaml is not valid YAML: line"),
-        (lambda root: edit(root / "params.yaml", {"  opset: 20": "  opset: 20\n  gone: 1"}),
-         "params.yaml cannot be merged: export.gone is not a parameter"),
+        (write("params.yaml", "export: {gone: 1}\n"), "params.yaml: export.gone is not a parameter"),
         (lambda root: subprocess.run(["rm", "-r", root / ".git"], check=True), "is in no git repository"),
     ],
 )  # fmt: skip
@@ -254,7 +220,8 @@ def test_a_project_of_a_later_version_does_not_run(project):
         arguments = ["machine", *(f"--{name}=x" for name in MACHINE)] if module == "stages" else []
         done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=project, capture_output=True, text=True)
         assert done.returncode == 1
-        assert f"this project is of enginewright 9.0, and {__version__} is installed: pip install" in done.stderr
+        newer = f"{how_to_install('pipeline')}, of a later version"
+        assert f"this project is of enginewright 9.0, and {__version__} is installed: {newer}" in done.stderr
 
 
-MACHINE = ("models", "weights", "calibration", "plugins", "machine", "target", "dialect", "tools", "task", "code")
+MACHINE = ("models", "weights", "calibration", "plugins", "machine", "target", "dialect", "tools", "task", *OPTIONS)

@@ -1,5 +1,4 @@
 import datetime
-import re
 from pathlib import Path
 from typing import get_args
 
@@ -12,10 +11,8 @@ from support.paths import ROOT
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.all import Params
-from enginewright.core.params.build import Profile
 from enginewright.core.params.measuring import TimeoutParams
 from enginewright.core.params.model import ModelParams
-from enginewright.core.params.precisions import PrecisionParams, SearchParams
 from enginewright.core.params.section import Section
 from enginewright.model.records import Weights
 
@@ -406,13 +403,6 @@ def test_a_missing_file_says_where_to_run(tmp_path, monkeypatch):
     assert error_of(Path("params.yaml")) == f"params.yaml is not in {tmp_path}: run from the root of the project"
 
 
-def test_a_precision_without_a_section_is_named(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    assert PrecisionParams.read_for("int8") == Params.read().precisions["int8"]
-    with pytest.raises(EnginewrightError, match=re.escape("no section precisions.fp8; it has fp32, fp16, bf16, int8")):
-        PrecisionParams.read_for("fp8")
-
-
 @pytest.mark.parametrize("place", [*VALID, "build.tensorrt", "samples.preprocessing.crop", "precisions.int8.from"])
 def test_what_is_left_out_has_its_default(tmp_path, place):
     assert Params.read(written(tmp_path, {place: REMOVED})) == Params()
@@ -431,28 +421,23 @@ def test_each_part_of_params_yaml_is_a_valid_one(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["fp8:", "fp8: {}", "fp8: {keep: {nodes: []}, thresholds: {cosine: 0.99}}"])
-def test_a_precision_that_is_only_named_has_its_defaults(tmp_path, monkeypatch, given):
+def test_a_precision_that_is_only_named_has_its_defaults(tmp_path, given):
     (tmp_path / "params.yaml").write_text(f"precisions:\n  {given}\n")
-    monkeypatch.chdir(tmp_path)
-    params = Params.read()
+    params = Params.read(tmp_path / "params.yaml")
     assert list(params.precisions) == ["fp8"]
     assert not params.search
-    fp8 = PrecisionParams.read_for("fp8")
-    assert params.precisions["fp8"] == fp8
+    fp8 = params.precisions["fp8"]
     assert (fp8.made_from, fp8.keep.rest, fp8.thresholds.relative_error) == ("calibrated", "auto", 0.2)
 
 
 @pytest.mark.parametrize("text", ["{}", "precisions:", "task: classification"])
-def test_without_precisions_there_are_four(tmp_path, monkeypatch, text):
+def test_without_precisions_there_are_four(tmp_path, text):
     (tmp_path / "params.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    params = Params.read()
+    params = Params.read(tmp_path / "params.yaml")
     assert params == Params()
     assert list(params.precisions) == ["fp32", "fp16", "bf16", "int8"]
-    assert (params.search["int8"], params.mix) == (SearchParams.read_for("int8"), {})
-    assert SearchParams.read_for("int8").seconds == 600
-    assert params.precisions["int8"] == PrecisionParams.read_for("int8")
-    assert Profile.read().batch.max == 16
+    assert (params.search["int8"].seconds, params.mix) == (600, {})
+    assert params.build.profile.batch.max == 16
 
 
 def test_every_precision_has_defaults(tmp_path):

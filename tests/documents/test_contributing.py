@@ -48,7 +48,7 @@ assert 1e-5 < error < 0.02, error
     "runtime": """
 import numpy as np, sys
 from pathlib import Path
-from enginewright.core.params.build import BuildParams
+from enginewright.core.params.all import Params
 from enginewright.core.params.build import InferenceParams
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
@@ -57,7 +57,7 @@ from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.machine import target_of
 onnx, machine = Path(sys.argv[1]), describe_machine("onnx_reference")
-build = BuildParams.read()
+build = Params.read().build
 about = {"task": "classification", "source": "x", "inputs": ("input",), "preprocessing": None}
 manifest = Manifest(**about, class_names=(), samples=())
 inference = InferenceParams(threads=0, cuda_graph=False)

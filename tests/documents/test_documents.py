@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 from sklearn.datasets import load_digits
 from support.checkout import checkout
 from support.documents import DOCUMENTS, ROOT, anchors, blocks, commands, lines_of, links, prose
+from support.params import VALID
 from support.project import make_project
 from support.shell import run
 from support.small_project import planned_stages
@@ -30,13 +31,13 @@ from support.small_project import planned_stages
 from enginewright.cli.main import build_parser
 from enginewright.cli.project.layout import FILES as OF_PROJECTS
 from enginewright.cli.recipes import apply_recipe
-from enginewright.core.params.all import Params
+from enginewright.core.params.all import Params, all_defaults, flat
 from enginewright.data.preprocessing import prepare
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 
-PARAMS = YAML(typ="safe").load(ROOT / "params.yaml")
+PARAMS = VALID
 STAGES = planned_stages()
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 MADE = ("artifacts/", "bundles/", "reports/", "data/", "digits", "params.yaml")  # by the pipeline, or by the reader
@@ -62,7 +63,7 @@ def check_dvc(words, tmp_path):
     if words[0] == "repro":
         assert {word for word in words[1:] if not word.startswith("-")} <= set(STAGES)
     overrides = [value for option, value in pairwise(words) if option in ("-S", "--set-param")]
-    for name in (override.partition("=")[0] for override in overrides):
+    for name in (override.partition("=")[0].lstrip("+") for override in overrides):
         require_parameter(name)
     sets = get_hydra_sweeps({"": overrides}) if "--queue" in words else [{"": overrides}]
     for chosen in (each[""] for each in sets if overrides):
@@ -168,9 +169,10 @@ def test_no_command_hides_in_a_block_of_another_kind():
     ids=lambda b: b.name,
 )
 def test_parameters_in_the_documents_are_valid(block, tmp_path):
-    """Each is a recipe: laid over params.yaml it makes something valid."""
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+    """Each is a params.yaml as it stands, and a recipe that may be laid over this project's."""
     (tmp_path / "recipe.yaml").write_text(block.text)
+    Params.read(tmp_path / "recipe.yaml")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
     apply_recipe(tmp_path / "recipe.yaml", tmp_path / "params.yaml")
 
 
@@ -179,6 +181,8 @@ FILES = (".cache", ".pt", ".onnx", ".json", ".jsonl", ".csv", ".npz", ".py", ".m
 
 def parameters():
     for document in DOCUMENTS:
+        if document.name == "parameters.md":  # which is made from the code
+            continue
         for name in re.findall(rf"`((?:{'|'.join(PARAMS)})(?:\.\w+)+)", prose(document)):
             if not name.endswith(FILES):
                 yield document.name, name.replace(".P.", ".int8.")
@@ -363,3 +367,14 @@ def test_help_lists_every_target():
     makefile = (ROOT / "Makefile").read_text()
     (phony,) = re.findall(r"(?m)^\.PHONY: (.+)$", makefile)
     assert set(phony.split()) == set(re.findall(r"(?m)^([a-z-]+):.*## \S", makefile))
+
+
+def test_the_document_of_all_parameters_is_that_of_the_code():
+    spec = importlib.util.spec_from_file_location("parameters", ROOT / "docs/parameters.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    known = (ROOT / "docs/parameters.md").read_text()
+    assert known == module.document(), "run `python docs/parameters.py`"
+    names = set(re.findall(r"^\| `([^`]+)`", known, re.MULTILINE))
+    by_precision = ("precisions.", "search.", "mix.")
+    assert {place for place, _ in flat(all_defaults()) if not place.startswith(by_precision)} <= names

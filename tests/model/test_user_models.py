@@ -23,7 +23,7 @@ from support.small_project import (
 )
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.build import InferenceParams
+from enginewright.core.params.all import Params
 from enginewright.data.sample_set import Manifest, output_file
 from enginewright.engine.engine import open_engine
 from enginewright.model.records import Reference, Weights
@@ -152,7 +152,7 @@ def test_arrays_that_vary_along_an_axis_that_two_inputs_share(project, monkeypat
         "mask": ("float32", ("batch", "length")),
     }
     assert [other.sizes for other in validation.resized] == [{"length": 4}, {"length": 48}]
-    with open_engine(Path("artifacts/engines/int8"), None, InferenceParams.read()) as engine:
+    with open_engine(Path("artifacts/engines/int8"), None, Params.read().inference) as engine:
         fed = {"ids": np.zeros((2, 9), np.int64), "mask": np.ones((2, 8), np.float32)}
         with pytest.raises(EnginewrightError, match="input mask has length 8, and input ids has 9"):
             engine.run(fed)

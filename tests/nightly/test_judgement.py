@@ -334,9 +334,10 @@ def test_a_red_gate_does_not_hide_a_regression(nights, both):
 def test_what_is_left_at_its_default_is_no_part_of_the_setting(machine):
     params = Params.read(ROOT / "params.yaml")
     setting = Setting.of(machine, params.model_copy(update={"task": "segmentation"}))
-    assert setting.samples.keys() == {"source", "seed", "validation", "training", "preprocessing"}
-    assert setting.model == {"source": "resnet18", "arguments": {}, "task": "segmentation"}
-    assert Setting.of(machine, params).model == {"source": "resnet18", "arguments": {}}
+    assert (setting.model, setting.samples) == ({"task": "segmentation"}, {})
+    samples = params.samples.model_copy(update={"source": "data/images/pets", "calibration": 64, "seed": 7})
+    changed = Setting.of(machine, params.model_copy(update={"samples": samples}))
+    assert (changed.model, changed.samples) == ({}, {"source": "data/images/pets", "seed": 7})
 
 
 def test_two_machines_have_a_good_run_each(nights, both, tmp_path, setting):

@@ -8,6 +8,8 @@ import pytest
 from dvc.repo import Repo
 from support.paths import ROOT
 
+from enginewright.pipeline.parameters import OF_PRECISION, OF_STAGE
+
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 
 
@@ -74,18 +76,21 @@ def graph():
 
 @pytest.mark.parametrize(("changed", "dependents"), DEPENDENTS.items(), ids=list(DEPENDENTS))
 def test_what_depends_on_each_parameter_and_on_each_file_that_machine_writes(graph, changed, dependents):
-    reads = lists_file if changed.startswith("artifacts/") else lists_parameter
-    listing = {stage for stage in graph if any(reads(dependency, changed) for dependency in stage.deps)}
+    files = {changed} if changed.startswith("artifacts/") else files_with(changed)
+    listing = {stage for stage in graph if any(dependency.def_path in files for dependency in stage.deps)}
     # DVC's edges point from a stage to what it needs, so what depends on it are its ancestors.
     followers = set().union(*(networkx.ancestors(graph, stage) for stage in listing))
     assert {stage.addressing.removeprefix("dvc.yaml:") for stage in listing | followers} == dependents
 
 
-def lists_parameter(dependency, parameter):
-    """Tell whether a stage's params: entry is the parameter, a section that holds it, or, without names, the file."""
-    listed = getattr(dependency, "params", None)
-    return listed == [] or any(parameter == name or parameter.startswith(f"{name}.") for name in listed or ())
-
-
-def lists_file(dependency, path):
-    return dependency.def_path == path
+def files_with(parameter):
+    """Return the files that hold the parameter, alone or in a section."""
+    names = {stage: [stage] for stage in OF_STAGE}
+    names |= {stage: [f"{stage}/{key}" for key in PRECISIONS] for stage in OF_PRECISION}
+    return {
+        f"artifacts/parameters/{name}.json"
+        for stage, places in (OF_STAGE | OF_PRECISION).items()
+        for name in names[stage]
+        for place in places
+        if f"{parameter}.".startswith(f"{place.format(key=name.partition('/')[2], floating='')}.")
+    }

@@ -115,7 +115,7 @@ def test_what_is_no_stage_is_told_which_there_are(tmp_path, named):
 def test_a_stage_on_bad_parameters_prints_one_line_and_exits_with_1(tmp_path):
     for content, said in (
         ("samples: [\n", "params.yaml is not valid YAML: line 2: "),
-        ("5\n", "params.yaml: timeouts is missing"),
+        ("5\n", "params.yaml: the file: input should be a section"),
     ):
         (tmp_path / "params.yaml").write_text(content)
         assert run_module(tmp_path, "samples", *SAMPLES).startswith(f"samples: {said}")

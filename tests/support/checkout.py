@@ -73,9 +73,9 @@ class Project:
             *path, last = name.split(".")
             section = params
             for part in path:
-                section = section[part]
+                section = section.setdefault(part, {})
             if value is None:
-                del section[last]
+                section.pop(last, None)
             else:
                 section[last] = value
         with self.params_file.open("w") as file:

@@ -17,7 +17,7 @@ def attempt(root, script):
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script], cwd=root, env=environment, capture_output=True, text=True
     )
-    assert "Traceback" not in done.stdout + done.stderr, script
+    assert "Traceback" not in done.stdout + done.stderr, f"{script}\n{done.stderr}"
     return done
 
 

@@ -36,8 +36,8 @@ def small_project(folder, monkeypatch, precision):
     params = yaml.load(root / "params.yaml")
     for section in ("precisions", "search"):
         params[section] = {name: each for name, each in params[section].items() if name == precision}
-    params["precisions"][precision]["thresholds"] |= {"agreement": 0, "metric_drop": 1}
-    params["validation"]["must_know"] = False  # few epochs, few samples
+    params["precisions"][precision].setdefault("thresholds", {}).update({"agreement": 0, "metric_drop": 1})
+    params.setdefault("validation", {})["must_know"] = False  # few epochs, few samples
     yaml.dump(params, root / "params.yaml")
     return root
 
@@ -61,11 +61,11 @@ def run_stages(monkeypatch, *stages, only=PRECISION):
     precision = params["precisions"][only]
     monkeypatch.setattr(process, "outlive_crashes", lambda what: None)  # pytest would go on twice, if it has one thread
     for stage in stages:
-        if stage in ("rescue", "search") and only not in params["search"]:
+        if stage in ("rescue", "search") and only not in params.get("search", {}):
             continue
         command = written[stage].get("do", written[stage])["cmd"]
         command = command.replace("${key}", only).replace("${item.from}", precision["from"])
-        command = command.replace("${item.floating}", params["mix"].get(only, {}).get("floating", ""))
+        command = command.replace("${item.floating}", params.get("mix", {}).get(only, {}).get("floating", ""))
         program, option, package, *arguments = shlex.split(command)
         assert (program, option, package) == ("python3", "-m", "stages")
         monkeypatch.setattr("sys.argv", [package, *arguments])

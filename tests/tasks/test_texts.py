@@ -19,7 +19,6 @@ from enginewright.bundle.write import settings_for_bundle
 from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.samples import TextPreprocessing
 from enginewright.data import texts as texts_module
 from enginewright.data.sample_set import PreparedTexts, SampleSet
@@ -96,7 +95,7 @@ def test_an_encoder_of_texts_gives_the_same_numbers_everywhere(project, monkeypa
     samples = SampleSet.open(Path("artifacts/samples/validation"))
     assert record.files["tokenizer.json"] == samples.manifest.text.tokenizer_sha256
     given = ["word3 word4 word5", "word7 " * 30]
-    with open_engine(Path("artifacts/engines/int8"), None, InferenceParams.read()) as engine:
+    with open_engine(Path("artifacts/engines/int8"), None, Params.read().inference) as engine:
         ids = np.array([[2, 7, 8, 9, 3, 0, 0, 0]])
         wanted = engine.run({"input_ids": ids, "attention_mask": (ids > 0).astype(np.int64)})["vector"][0]
     Path("more.jsonl").write_text(json.dumps({"text": given[1]}))

@@ -243,7 +243,7 @@ def in_a_child(make: Callable[[Path], None], folder: Path) -> None:
 
 
 def _build(root: Path) -> None:
-    from enginewright.core.params.build import BuildParams, Profile, Range
+    from enginewright.core.params.build import Profile, Range
     from enginewright.data.sample_set import Manifest
     from enginewright.engine.build import DescribedGraph, build_engine
     from enginewright.engine.machine import target_of
@@ -251,7 +251,9 @@ def _build(root: Path) -> None:
 
     given = root / "given.onnx"
     onnx.save(graph(), given)
-    build = BuildParams.read(ROOT / "params.yaml").model_copy(
+    from enginewright.core.params.all import Params
+
+    build = Params.read(ROOT / "params.yaml").build.model_copy(
         update={"profile": Profile(batch=Range(min=1, opt=2, max=4))}
     )
     machine = describe_machine("openvino")

@@ -7,7 +7,7 @@ from pathlib import Path
 from enginewright.cli.arguments import PRECISION, add_completed
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.core.params.edit import Content, edit_params
+from enginewright.core.params.edit import Content, edit_params, overlay
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.precision.rescue.records import RESCUE, Rescue
 from enginewright.precision.search.records import Search
@@ -37,7 +37,8 @@ def freeze_search(precision: str) -> str:
 
     Where something was rescued, the search stays, since rescues come before it: it ends with its first try.
     """
-    searches = Params.read().search
+    asked = Params.read()
+    searches = asked.search
     if precision not in searches:
         raise EnginewrightError(
             f"{PARAMS_FILE} searches nothing for '{precision}': search has {', '.join(searches) or 'no precision'}"
@@ -49,14 +50,14 @@ def freeze_search(precision: str) -> str:
             f"the search spared no layer of {precision}, and its rescues need the search: {PARAMS_FILE} stays as it is"
         )
 
+    kept = asked.precisions[precision].keep.nodes
+
     def freeze(params: Content) -> None:
-        section = params["precisions"][precision]
-        nodes = section["keep"]["nodes"]
-        nodes += [pattern for name in found.spared if (pattern := re.escape(name)) not in nodes]
-        if was_rescued:
-            return
-        section["from"] = "calibrated"
-        params["search"] = {name: each for name, each in params["search"].items() if name != precision}
+        nodes = dict.fromkeys((*kept, *map(re.escape, found.spared)))
+        changes = {"keep": {"nodes": list(nodes)}, **({} if was_rescued else {"from": "calibrated"})}
+        overlay(params, {"precisions": {precision: changes}})
+        if not was_rescued:
+            params["search"] = {name: each for name, each in params["search"].items() if name != precision}
 
     edit_params(freeze, str(PARAMS_FILE))
     layers = f"{len(found.spared)} layers" if found.spared else "no layer"

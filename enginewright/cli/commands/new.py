@@ -14,10 +14,20 @@ from ruamel.yaml import YAML
 
 from enginewright.cli.arguments import FILE, add_path
 from enginewright.cli.project.choices import Choices, Taken, take
-from enginewright.cli.project.layout import TAKEN_NAMES, Place, files_of, has_target, how_to_run, lines_of
+from enginewright.cli.project.layout import (
+    NIGHTLY,
+    TAKEN_NAMES,
+    Place,
+    files_of,
+    has_target,
+    how_to_run,
+    lines_of,
+    renewed_files,
+)
 from enginewright.cli.project.preparation import Ask, told
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder
+from enginewright.core.installing import UNKNOWN, elsewhere
 from enginewright.core.params.edit import edit_params, overlay
 from enginewright.core.process import start_dvc
 from enginewright.core.text import first_few, last_line
@@ -198,6 +208,9 @@ def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list
                 path.read_text(encoding="utf-8").splitlines(), text.splitlines(), name, "new", "", "", 1, ""
             )
     tracked = "".join(f"dvc add {os.path.relpath(path.resolve(), place.folder)}; " for path in copied)
+    if place.folder.joinpath("dvc.yaml") in new and UNKNOWN in elsewhere("pipeline"):
+        nightly = renewed_files(place)[NIGHTLY].path.relative_to(place.git)
+        lines.append(f"write into {nightly} where Enginewright is, in place of ADDRESS: this one is of a folder")
     lines += [*of_params, "", f"Next, in {place.folder}: look at params.yaml, then {tracked}{how_to_run(place.folder)}"]
     if place.beside and has_target("all", place.beside):
         lines.append(f"`make all` in {place.beside} runs all models")

@@ -1,9 +1,11 @@
 """`enginewright upgrade`."""
 
 import difflib
+import json
+import shutil
 import subprocess
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +15,8 @@ from enginewright import __version__
 from enginewright.cli.commands.new import add_lines, find_place
 from enginewright.cli.project.layout import (
     AS_LAID_OUT,
+    DEFAULTS,
     MACHINE_PLAN,
-    PARAMS,
     PLAN,
     LaidOut,
     Place,
@@ -24,11 +26,12 @@ from enginewright.cli.project.layout import (
     lines_of,
     renewed_files,
 )
-from enginewright.cli.project.merge import has_run, merge, merge_params, runs_again
+from enginewright.cli.project.merge import has_run, merge, runs_again
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_file, scratch_folder
-from enginewright.core.params.all import Params
-from enginewright.core.params.section import read_yaml
+from enginewright.core.files import new_file
+from enginewright.core.installing import OLD_FOLDER, old_name_hint
+from enginewright.core.params.all import Params, all_defaults, flat
+from enginewright.core.params.section import PARAMS_FILE, read_yaml
 from enginewright.core.version import require_new_enough, version_of_project
 
 EXAMPLES = """\
@@ -36,11 +39,12 @@ examples:
   enginewright upgrade
   enginewright upgrade deploy --dry-run    only say what would change
 
-With a newer version installed: dvc.yaml, params.yaml and the other files that
-`enginewright new` laid out are renewed. New parameters come with comments,
-renamed ones are moved, and your own changes stay. It says which stages will
-run again. `git checkout` undoes it. Exits 0, or 1 if your changes and those of
-the new version cannot be merged; then nothing is written."""
+With a newer version installed: dvc.yaml and the other files that
+`enginewright new` laid out are renewed, and your own changes in them stay.
+params.yaml is not touched: what it leaves out has its default, and defaults that
+are others now are listed. It says which stages will run again. `git checkout`
+undoes it. Exits 0, or 1 if your changes and those of the new version cannot be
+merged; then nothing is written."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
@@ -57,11 +61,10 @@ def run(chosen: Namespace) -> int:
 
 # Bring a project to the version that is installed.
 
-NEEDED = (PLAN, MACHINE_PLAN, PARAMS)
-NAMES_IN_0_1 = {
-    PLAN: "dvc.yaml",
-    MACHINE_PLAN: "machine/dvc.yaml",
-}  # within .enginewright, where DVC took them for plans
+FOLDERS = (AS_LAID_OUT, OLD_FOLDER)
+# Within .enginewright, where DVC took them for plans.
+NAMES_IN_0_1 = {PLAN: "dvc.yaml", MACHINE_PLAN: "machine/dvc.yaml"}
+PARAMS_UNTIL_0_3 = "params.yaml"  # there, with all parameters
 
 
 class Upgrade(NamedTuple):
@@ -85,6 +88,8 @@ def upgrade_project(folder: Path, dry_run: bool) -> str:
     said = _said(upgrade, dry_run)  # before writing: it compares with what is there
     if not dry_run:
         _write(upgrade)
+    if hint := old_name_hint(upgrade.place.folder):
+        said += f"\n{hint}"
     return said
 
 
@@ -101,43 +106,45 @@ def plan_upgrade(folder: Path) -> Upgrade:
     after, ours = dict[Path, str](), dict[str, LaidOut]()
     for name, file in files.items():
         mine, base = before.get(file.path), _base(folder, name)
-        if mine is None and name in NEEDED:
+        if mine is None and name in NAMES_IN_0_1:
             raise EnginewrightError(f"{file.path} is missing: take it back from git")
-        if mine is not None or base is None:  # else its owner has deleted it
-            after[file.path], said = _renewed(name, file, mine, base, since)
-            notes += said
-        if base is not None or after[file.path] == file.text:
+        if mine is None and base is not None:
+            ours[name] = file  # its owner has deleted it
+            continue
+        if mine in (None, file.text, base):
+            after[file.path] = file.text
+        elif base is not None:
+            after[file.path] = merge(mine, base, file.text, file.path)
+        else:
+            after[file.path] = mine
+            notes.append(f"{file.path.name} stays as it is: {AS_LAID_OUT} does not have it as it was laid out")
+        if base is not None or after[file.path] == file.text:  # else it is its owner's own
             ours[name] = file
-    _require_valid(after[files[PARAMS].path], files[PARAMS].path)
-    return Upgrade(place, since, before, after, ours, notes)
-
-
-def _renewed(name: str, file: LaidOut, mine: str | None, base: str | None, since: Version) -> tuple[str, list[str]]:
-    """Return what becomes of a file, and sentences on it."""
-    if mine is None or mine in (file.text, base):
-        return file.text, []
-    if base is None:
-        return mine, [f"{file.path.name} stays as it is: {AS_LAID_OUT} does not have it as it was laid out"]
-    if name == PARAMS:
-        read_yaml(file.path)  # refuses what is no YAML in words of its own
-        return merge_params(mine, base, file.text, since, file.path)
-    return merge(mine, base, file.text, file.path), []
+    params = folder / PARAMS_FILE
+    if not params.is_file():
+        raise EnginewrightError(f"{params} is missing: take it back from git")
+    Params.read(params)
+    return Upgrade(place, since, before, after, ours, [*notes, *_changed_defaults(folder)])
 
 
 def _base(folder: Path, name: str) -> str | None:
-    candidates = [folder / AS_LAID_OUT / each for each in (name, NAMES_IN_0_1.get(name, name))]
+    """Return a file as it was laid out."""
+    names = (name, NAMES_IN_0_1.get(name, name))
+    candidates = [folder / kept / each for kept in FOLDERS for each in names]
     return next((path.read_text(encoding="utf-8") for path in candidates if path.is_file()), None)
 
 
-def _require_valid(text: str, path: Path) -> None:
-    with scratch_folder() as folder:
-        file = folder / path.name
-        file.write_text(text, encoding="utf-8")
-        try:
-            Params.read(file)
-        except EnginewrightError as error:
-            why = str(error).replace(str(file), "")
-            raise EnginewrightError(f"{path} cannot be merged{why}; nothing was changed") from None
+def _changed_defaults(folder: Path) -> Iterator[str]:
+    """Say which defaults are others than when the project was laid out or upgraded last, as far as it has them."""
+    files = (folder / kept / name for kept in FOLDERS for name in (DEFAULTS.name, PARAMS_UNTIL_0_3))
+    kept = next((file for file in files if file.is_file()), None)
+    if kept is None:
+        return
+    was, given = dict(flat(read_yaml(kept))), dict(flat(read_yaml(folder / PARAMS_FILE)))
+    for place, value in flat(all_defaults()):
+        if (old := was.get(place, value)) != value:
+            yours = f"; yours is {json.dumps(given[place])}" if place in given else ""
+            yield f"another default: {place} is {json.dumps(value)}, and was {json.dumps(old)}{yours}"
 
 
 def _write(upgrade: Upgrade) -> None:
@@ -153,10 +160,12 @@ def _write(upgrade: Upgrade) -> None:
             path.touch()
     for path, lines in lines_of(place).items():
         add_lines(path, lines)
-    for name in NAMES_IN_0_1.values():
+    for name in (*NAMES_IN_0_1.values(), PARAMS_UNTIL_0_3):
         (place.folder / AS_LAID_OUT / name).unlink(missing_ok=True)
     if (empty := place.folder / AS_LAID_OUT / "machine").is_dir():
         empty.rmdir()
+    if (old := place.folder / OLD_FOLDER).is_dir():
+        shutil.rmtree(old)
 
 
 def _said(upgrade: Upgrade, dry_run: bool) -> str:
@@ -174,7 +183,7 @@ def _said(upgrade: Upgrade, dry_run: bool) -> str:
 def _what_runs(folder: Path, after: Mapping[Path, str]) -> list[str]:
     if not has_run(folder):
         return ["runs again: all, as nothing has run here yet"]
-    plans = {name: after[folder / name] for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml")}
+    plans = {name: after[folder / name] for name in ("dvc.yaml", "machine/dvc.yaml")}
     try:
         first, followers = runs_again(folder, plans)
     except subprocess.CalledProcessError as error:

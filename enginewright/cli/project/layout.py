@@ -1,19 +1,23 @@
 """The files of a project. Most are those of this repository itself, so that there is one pipeline and one text."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from enginewright import __version__
+from enginewright.core.installing import elsewhere
+from enginewright.core.params.all import all_defaults
 from enginewright.core.version import VERSION_FILE
 
 FILES = Path(__file__).parent / "files"
 # What the files were before their owner changed them, which `enginewright upgrade` needs. They have the names of FILES:
 # one # called dvc.yaml would be a second pipeline for DVC.
 AS_LAID_OUT = Path(".enginewright")
-PARAMS, PLAN, MACHINE_PLAN, NIGHTLY = "params.yaml", "pipeline.yaml", "machine.yaml", "nightly.yml"
-FLEET = "fleet.yaml"
+PLAN, MACHINE_PLAN, NIGHTLY = "pipeline.yaml", "machine.yaml", "nightly.yml"
+OWNERS = ("params.yaml", "fleet.yaml")  # the owner's alone, once they are laid out
+DEFAULTS = AS_LAID_OUT / "defaults.json"  # of all parameters, so that an upgrade can say which ones changed
 TARGETS = ("all", "fleet", "nightly", "repro")  # of the Makefile, where a model's name is one, too
 TAKEN_NAMES = ("artifacts", "bundles", "data", "history", "machine", "reports", "stages", *TARGETS)
 DATA = ("calibration", "images", "models", "plugins", "texts", "traces", "weights")
@@ -49,13 +53,12 @@ def text_of(name: str) -> str:
 def renewed_files(place: Place) -> dict[str, LaidOut]:
     """Return what an upgrade renews, by its name in FILES."""
     workflow = workflow_name(place.within)
-    nightly = text_of(NIGHTLY).replace("FOLDER", place.within).replace("VERSION", __version__)
+    nightly = text_of(NIGHTLY).replace("FOLDER", place.within).replace("REQUIREMENT", elsewhere("pipeline"))
     cache = place.dvc.relative_to(place.git) / ".dvc/cache"
     nightly = nightly.replace("WORKFLOW", workflow).replace("CACHE", cache.as_posix())
     paths = {
         PLAN: place.folder / "dvc.yaml",
         MACHINE_PLAN: place.folder / "machine/dvc.yaml",
-        PARAMS: place.folder / "params.yaml",
         "Makefile": place.folder / "Makefile",
         "by_precision.json": place.dvc / ".dvc/plots/by_precision.json",
         "tradeoff.json": place.dvc / ".dvc/plots/tradeoff.json",
@@ -67,7 +70,8 @@ def renewed_files(place: Place) -> dict[str, LaidOut]:
 def as_laid_out(place: Place, files: Mapping[str, LaidOut]) -> dict[Path, str]:
     """Return what to keep of the files for the next upgrade, by path."""
     kept = {place.folder / AS_LAID_OUT / name: file.text for name, file in files.items()}
-    return kept | {place.folder / VERSION_FILE: f"{__version__}\n"}
+    defaults = json.dumps(all_defaults(), indent=1) + "\n"
+    return kept | {place.folder / DEFAULTS: defaults, place.folder / VERSION_FILE: f"{__version__}\n"}
 
 
 def files_of(place: Place) -> dict[Path, str]:
@@ -83,7 +87,7 @@ def files_of(place: Place) -> dict[Path, str]:
         **dict(renewed.values()),
         **as_laid_out(place, ours),
         place.folder / "history/README.md": HISTORY,
-        place.folder / FLEET: text_of(FLEET),  # the owner's alone from then on
+        **{place.folder / name: text_of(name) for name in OWNERS},
         **dict.fromkeys(kept_empty(place), ""),
         **({place.beside / "Makefile": text_of("Makefile")} if place.beside else {}),
     }

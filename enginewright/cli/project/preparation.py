@@ -11,9 +11,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
+from ruamel.yaml import YAML
 
-from enginewright.cli.project.merge import lines_of
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.installing import how_to_install
 from enginewright.core.params.samples import LARGEST_SIDE, Preprocessing
 from enginewright.core.params.section import explain
 from enginewright.core.text import in_one_line
@@ -51,7 +52,7 @@ class Chosen(NamedTuple):
 
 def of_timm(name: str) -> Stated:
     if find_spec("timm") is None:
-        return Stated(unknown="timm is not installed, which knows it: pip install 'enginewright[timm]'")
+        return Stated(unknown=f"timm is not installed, which knows it: {how_to_install('timm')}")
     from enginewright.model.factory import published_preprocessing
 
     found = published_preprocessing(name)
@@ -248,16 +249,21 @@ def longest_side(side: int | list[int]) -> int:
 
 def told(params: Mapping[str, Any], origins: Mapping[str, str], file: Path) -> list[str]:
     """Return lines on what was set, by place, where it is from, and which lines of params.yaml to check."""
-    text = file.read_text(encoding="utf-8")
-    numbers = {line.name: number for number, line in enumerate(lines_of(text), 1) if line.place}
+    content = YAML().load(file)
     said = ["set in params.yaml:"] if origins else []
     for origin in dict.fromkeys(origins.values()):
         places = [place for place, each in origins.items() if each == origin]
         values = ", ".join(f"{place.removeprefix(f'{PLACE}.')} {written(_at(place, params))}" for place in places)
-        lines = sorted(numbers[place] for place in places if place in numbers)
+        lines = sorted(_line_of(place, content) for place in places)
         check = f": check line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
         said.append(f"  {values}: {origin}{check if origin.startswith(GUESS) else ''}")
     return said
+
+
+def _line_of(place: str, content: Any) -> int:
+    section, _, name = place.rpartition(".")
+    line: int = (_at(section, content) if section else content).lc.key(name)[0] + 1
+    return line
 
 
 def _at(place: str, params: Mapping[str, Any]) -> Any:

@@ -1,10 +1,12 @@
 """The whole of params.yaml, and what its sections must agree on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import (
     CLASSIFICATION,
     DETECTION,
@@ -34,7 +36,7 @@ from enginewright.core.params.precisions import (
     with_defaults,
 )
 from enginewright.core.params.samples import SamplesParams
-from enginewright.core.params.section import Section
+from enginewright.core.params.section import PARAMS_FILE, Section, explain, read_yaml
 from enginewright.core.text import suggestion
 
 
@@ -83,6 +85,13 @@ class Params(Section):
         description="seconds that a stage may take before it is ended, such as {export: 600, search: 3600}, for each "
         "precision. What is not named takes as long as it takes. No result depends on it",
     )
+
+    @classmethod
+    def read(cls, file: Path = PARAMS_FILE) -> Self:
+        try:
+            return cls.model_validate(read_yaml(file))
+        except ValidationError as error:
+            raise EnginewrightError(f"{file}: {explain(error, cls, '')}") from None
 
     @model_validator(mode="before")
     @classmethod
@@ -306,3 +315,18 @@ class Params(Section):
                     f"are not within {sizes}"
                 )
         return self
+
+
+def all_defaults() -> dict[str, Any]:
+    """Return the default of each parameter, and those of all precisions."""
+    everything = Params.model_validate({"precisions": dict.fromkeys(PRECISIONS)})
+    return everything.model_dump(mode="json", by_alias=True)
+
+
+def flat(section: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each parameter of a section by its place."""
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", value

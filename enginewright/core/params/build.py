@@ -58,7 +58,7 @@ class Axis(Range):
         return self.inputs or ({} if self.values else dict.fromkeys(inputs, 1))
 
 
-class Profile(Section, place="build.profile"):
+class Profile(Section):
     """The sizes that may vary from call to call: the batch, the height and width of images, and axes of the user's."""
 
     batch: Range = Field(default=Range(min=1, opt=8, max=16), description="how many samples a call takes")
@@ -184,7 +184,7 @@ class TensorRTParams(Section):
         return [str(item) if isinstance(item, float) else item for item in listed]
 
 
-class BuildParams(Section, place="build"):
+class BuildParams(Section):
     profile: Profile = Field(default=Profile(), description="the sizes that an engine accepts")
     profiles: tuple[dict[str, Range], ...] = Field(  # by axis; an axis without an entry is as in `profile`
         default=(),
@@ -212,7 +212,7 @@ Words = Literal["auto", "all"]
 WeightsOnGPU = Words | int  # a number is of megabytes
 
 
-class InferenceParams(Section, place="inference"):
+class InferenceParams(Section):
     threads: int = Field(
         default=0, ge=0, description="CPU threads for each contender; 0: one per core that may be used"
     )

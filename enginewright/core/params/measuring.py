@@ -25,7 +25,7 @@ def _possible_baseline(name: str) -> str:
 Baseline = Annotated[str, AfterValidator(_possible_baseline)]
 
 
-class BenchmarkParams(Section, place="benchmark"):
+class BenchmarkParams(Section):
     batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(1, 4, 8, 16), min_length=1, description="within build.profile"
     )
@@ -49,7 +49,7 @@ class BenchmarkParams(Section, place="benchmark"):
     seed: int = Field(default=0, ge=0, description="of the order of contenders and of the bootstrap")
 
 
-class ValidationParams(Section, place="validation"):
+class ValidationParams(Section):
     spot_samples: int = Field(
         default=64,
         ge=1,
@@ -64,7 +64,7 @@ class ValidationParams(Section, place="validation"):
     )
 
 
-class ClusterParams(Section, place="cluster"):
+class ClusterParams(Section):
     """Where stages spread their work. No stage lists it in dvc.yaml: results differ by no more than rounding."""
 
     address: str | None = Field(
@@ -84,7 +84,7 @@ YEAR = 31_536_000.0  # of seconds; the kernel's clocks do not count without end
 Seconds = Annotated[float, Field(gt=0, le=YEAR)] | None
 
 
-class TimeoutParams(Section, place="timeouts"):
+class TimeoutParams(Section):
     """How long stages may take. No stage lists it in dvc.yaml: it changes no result."""
 
     samples: Seconds = None
@@ -104,10 +104,7 @@ class TimeoutParams(Section, place="timeouts"):
     trace: Seconds = None
     report: Seconds = None
 
-    @classmethod
-    def of_stage(cls, stage: str) -> float | None:
+    def of(self, stage: str) -> float | None:
         """Return the seconds of a stage, or None without a limit."""
-        if stage not in {field.alias or name for name, field in cls.model_fields.items()}:
-            return None
-        seconds: float | None = cls.read().model_dump(by_alias=True)[stage]
+        seconds: float | None = self.model_dump(by_alias=True).get(stage)
         return seconds

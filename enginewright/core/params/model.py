@@ -14,7 +14,7 @@ OF_QUERIES = ("detr", "rtdetr")  # forms whose boxes are shares, and are not fou
 CHOSEN_ALREADY = ("end_to_end", "chosen")  # forms of models that choose among their boxes themselves
 
 
-class BoxesParams(Section, place="model.boxes"):
+class BoxesParams(Section):
     form: Literal["auto"] | Form = Field(default="auto", description="auto: found by shape and name")
     unit: Literal["auto", "pixels", "shares"] = Field(
         default="auto",
@@ -57,7 +57,7 @@ HUB = re.compile(r"timm:(?:hf[-_]hub:)?([^:/]+/[^:/]+)")
 NO_SCORES = "none"  # what model.scores is for a model that has no score per class
 
 
-class ModelParams(Section, place="model"):
+class ModelParams(Section):
     """The model: torchvision's or timm's by its name, a folder that transformers reads, the user's own
     `package.module:factory`, or an ONNX file in data/models."""
 
@@ -148,7 +148,7 @@ class TrainingParams(Section):
     )
 
 
-class WeightsParams(Section, place="weights"):
+class WeightsParams(Section):
     source: str = Field(
         default="train",
         description="train, pretrained (downloaded from torchvision), a checkpoint data/weights/FILE, or given: the "
@@ -169,5 +169,5 @@ def _possible_opset(given: Any) -> Any:
     return given
 
 
-class ExportParams(Section, place="export"):
+class ExportParams(Section):
     opset: Annotated[int, BeforeValidator(_possible_opset)] = Field(default=20, description="of ONNX, 18 to 24")

@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
-from enginewright.core.params.section import PARAMS_FILE, Section, Share, read_yaml, section_at
+from enginewright.core.params.section import Section, Share
 
 Rest = Literal["fp32", "fp16"]
 RescueName = Literal["equalize", "round", "spare"]
@@ -81,7 +80,7 @@ class PrecisionParams(Section):
     keep: Keep = Field(default=Keep(), description="what stays in high precision")
     thresholds: Thresholds = Field(description="against PyTorch over the validation set")
     must_pay: MustPay | None = Field(
-        default=None, description="or {over: bf16, times: 1.1}: fail unless it is 1.1 times as fast as bf16"
+        default=None, description="null, or {over: bf16, times: 1.1}: fail unless it is 1.1 times as fast as bf16"
     )
     rescue: Annotated[Rescues, BeforeValidator(_rescues_exist)] = Field(
         default="none",
@@ -94,14 +93,6 @@ class PrecisionParams(Section):
     def is_searched(self) -> bool:
         """Tell whether a search says what is not quantized, after rescues."""
         return self.made_from == "searched"
-
-    @classmethod
-    def read_for(cls, precision: str) -> Self:
-        """Read the section of one precision."""
-        listed = section_at("precisions", read_yaml(PARAMS_FILE), PARAMS_FILE) or dict.fromkeys(USUAL)
-        if precision not in listed:
-            raise EnginewrightError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {', '.join(listed)}")
-        return cls.checked(with_defaults(precision, listed[precision]), f"precisions.{precision}", PARAMS_FILE)
 
 
 USUAL = ("fp32", "fp16", "bf16", "int8")  # where params.yaml names none
@@ -216,7 +207,7 @@ AUTO = "auto"  # for each tensor the one of the others that costs the outputs le
 METHODS: tuple[str, ...] = tuple(method for method in get_args(Method) if method != AUTO)
 
 
-class CalibrationParams(Section, place="calibration"):
+class CalibrationParams(Section):
     method: Method = Field(
         default="auto",
         description="how the range of each tensor is chosen: max, typical (the max of nine in ten samples), "
@@ -248,10 +239,6 @@ class SearchParams(Section):
 
     seconds: float = Field(default=600.0, gt=0, description="to measure layers in; the next run goes on from there")
 
-    @classmethod
-    def read_for(cls, precision: str) -> Self:
-        return cls.read_at(f"search.{precision}")
-
 
 class MixParams(Section):
     """Say which precision is mixed with int8, and how candidates are raced."""
@@ -266,7 +253,3 @@ class MixParams(Section):
         description="a folder data/traces/NAME with reports/trace of a target, to choose by layer times there; null: "
         "of this machine, and only what is faster in a race is taken",
     )
-
-    @classmethod
-    def read_for(cls, precision: str) -> Self:
-        return cls.read_at(f"mix.{precision}")

@@ -130,7 +130,7 @@ def _names_or_file(given: Any) -> Any:
 Size = Annotated[int, Field(ge=1)]
 
 
-class SamplesParams(Section, place="samples"):
+class SamplesParams(Section):
     source: str = Field(
         default="digits",
         description="scikit-learn's handwritten digits, or your own images, see docs/data.md: data/images/NAME, a "

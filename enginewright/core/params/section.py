@@ -1,9 +1,8 @@
 """The base of every section of params.yaml."""
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -59,15 +58,6 @@ def yaml_problem(error: Exception) -> str:
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     return in_one_line(error)
-
-
-def section_at(place: str, content: Any, file: Path) -> Any:
-    """Return what the file says at `place`: nothing, if it leaves a section out, since each parameter has a default."""
-    for name in place.split(".") if place else ():
-        if not isinstance(content, Mapping):
-            raise EnginewrightError(f"{file}: {place} is missing")
-        content = content.get(name, {})
-    return content
 
 
 def explain(error: ValidationError, section: type[BaseModel], place: str) -> str:
@@ -127,32 +117,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """A frozen, validated part of params.yaml.
-
-    A stage reads only the sections that it needs, so that a change of another section does not concern it. The stage
-    `machine` reads all of them and checks what they must agree on.
-    """
+    """A frozen, validated part of params.yaml."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-    place: ClassVar[str]
-
-    def __init_subclass__(cls, place: str = "", **settings: Any) -> None:
-        """Take from the line `class` where the section stands in params.yaml, such as build.profile."""
-        super().__init_subclass__(**settings)
-        cls.place = place
-
-    @classmethod
-    def read(cls, file: Path = PARAMS_FILE) -> Self:
-        return cls.read_at(cls.place, file)
-
-    @classmethod
-    def read_at(cls, place: str, file: Path = PARAMS_FILE) -> Self:
-        """Read the section that stands at `place`, such as build.profile."""
-        return cls.checked(section_at(place, read_yaml(file), file), place, file)
-
-    @classmethod
-    def checked(cls, content: Any, place: str, file: Path) -> Self:
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            raise EnginewrightError(f"{file}: {explain(error, cls, place)}") from None
