@@ -52,7 +52,6 @@ READERS = (
     "enginewright/pipeline/stage.py",
     "enginewright/targets/here.py",
     "enginewright/targets/ray_cluster.py",
-    "enginewright/cli/commands/fleet.py",
 )
 
 
