@@ -3,6 +3,7 @@
 import atexit
 import copy
 import inspect
+import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,6 @@ from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import VERDICT, scratch_folder
 from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
-from enginewright.core.params.edit import edit_params
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
@@ -175,13 +175,14 @@ def _write_project(
         "model": {"source": SOURCE, "scores": NO_SCORES},
         "weights": {"source": "given"},
         "samples": {"source": file.as_posix(), "preprocessing": None, **split},
+        "search": {},
         "precisions": {precision: {"from": PRECISIONS[precision].made_from[-1], "thresholds": NO_LIMITS}},
         "build": {"profile": {"batch": {"min": smallest, "opt": usual, "max": largest}}},
         "benchmark": {"batches": [usual]},
     }
-    PARAMS_FILE.write_text("{}", encoding="utf-8")
-    edit_params(lambda params: params.update(chosen), "enginewright.build")
-    return Params.read()
+    params = Params.checked(chosen, "enginewright.build")
+    PARAMS_FILE.write_text(json.dumps(chosen), encoding="utf-8")  # JSON is YAML
+    return params
 
 
 def _run_stages(params: Params, precision: PrecisionName) -> Path:

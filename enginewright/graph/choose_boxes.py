@@ -151,14 +151,6 @@ def _with_free_names(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
     return ir.to_proto(graph), dict(zip(outputs, (output.name or "" for output in graph.graph.outputs), strict=True))
 
 
-def _nodes(how: BoxesParams) -> str:
-    """Return all nodes for one form."""
-    form = how.form if how.form in CORNERS else "cxcywh"
-    kept = KEPT_OF_ALL if how.form in DISTINCT else KEPT_OF_OVERLAPPING
-    scores = SCORES.get(how.form, f"{PAIR} scores = Identity (given)")
-    return "\n".join([scores, CORNERS[form], PIXELS[how.unit], kept, BEST])
-
-
 def _constants(wanted: BoxesInGraph) -> dict[str, ArrayLike]:
     how, size = wanted.how, wanted.size or (1, 1)
     assert how is not None

@@ -13,6 +13,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import HISTORY, MACHINE, Record, new_file, sha256_of
 from enginewright.core.params.all import Params
+from enginewright.core.params.edit import overlay
 from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Identity, Measurements, Outcome
 from enginewright.measure.records import Ratio
@@ -52,15 +53,23 @@ class Night(Record):
         return geometric_mean(getattr(ratio, figure) for ratio in self.ratios if ratio.baseline == self.baseline)
 
 
-# What is part of a setting also at its default: settings were written before these parameters had defaults.
+# These had no defaults when the first nights were kept, and are named whatever their values.
 ALWAYS: dict[str, Any] = {
     "model": {"source", "arguments"},
-    "weights": {"source": True, "training": {"size", "epochs", "batch", "learning_rate", "seed", "device"}},
+    "weights": {"source", "training"},
     "samples": {
-        **dict.fromkeys(("source", "seed", "validation", "training"), True),
+        **dict.fromkeys(("source", "seed", "validation", "training", "calibration"), True),
         "preprocessing": {"resize", "crop", "interpolation", "mean", "std"},
     },
 }
+
+
+def what_is_measured(params: Params) -> dict[str, Any]:
+    """Return the model, weights, samples and task, without defaults, so that a parameter of a later version does not
+    make others of them."""
+    given = params.model_dump(mode="json", include=ALWAYS)
+    overlay(given, params.model_dump(mode="json", exclude_defaults=True, include={*ALWAYS, "task"}))
+    return given
 
 
 class Setting(Record):
@@ -74,10 +83,8 @@ class Setting(Record):
 
     @classmethod
     def of(cls, machine: Machine, params: Params) -> Self:
-        """Make the setting without defaults, so that a parameter of a later version does not make another setting."""
-        given = params.model_dump(mode="json", exclude_defaults=True, include={*ALWAYS, "task"})
-        given = _merged(params.model_dump(mode="json", include=ALWAYS), given)
-        given["samples"].pop("calibration", None)
+        given = what_is_measured(params)
+        del given["samples"]["calibration"]
         return cls(
             machine=Identity.of(machine),
             model=given["model"] | ({"task": given["task"]} if "task" in given else {}),

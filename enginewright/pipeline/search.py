@@ -120,9 +120,9 @@ def _without(
 def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
     """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
     kept = given.kept(precision, graph)
-    require_tensors(given.ranges, tensors_in_int8(graph, kept, given.wanted.exact_sums))
-    largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
-    ranges, exact_sums = value_ranges(without, given.wanted), given.wanted.exact_sums
+    require_tensors(given.ranges, tensors_in_int8(graph, kept, given.dialect.exact_sums))
+    largest = given.dialect.largest_weight if precision == "int8" else PRECISIONS[precision].largest
+    ranges, exact_sums = value_ranges(without, given.dialect), given.dialect.exact_sums
     return Rounding(ranges, kept, largest, given.rounded or {}, precision, exact_sums)
 
 
@@ -130,7 +130,7 @@ def _converter(
     precision: str, given: Ingredients, graph: onnx.ModelProto, rounding: Rounding
 ) -> Callable[[Collection[str]], onnx.ModelProto]:
     """Return what writes the graph with some layers spared, as it will be converted."""
-    if is_written_here(precision, given.keep, given.wanted):
+    if is_written_here(precision, given.keep, given.dialect):
         return lambda spared: write_int8(
             graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded, rounding.exact_sums
         )

@@ -14,6 +14,7 @@ from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
 from enginewright.engine.machine import Machine
 from enginewright.measure.earlier_engines import hashes_of_outs
 from enginewright.measure.energy import Energy
+from enginewright.measure.history import what_is_measured
 from enginewright.measure.records import Result
 from enginewright.targets.file import Name
 
@@ -116,5 +117,4 @@ def _digest_of_subject(params: Params, users_code: UsersCode) -> str:
     made = hashes_of_outs(LOCK.read_bytes(), str(LOCK)) if LOCK.exists() else {}
     content: dict[str, Any] = {"files": {str(file): sha256(file) for file in among if file.is_file()}, **users_code}
     content["samples"] = made.get("samples", [])  # DVC's hashes of the samples as they were made last
-    sections = {"task": True, "model": True, "weights": True, "samples": True}
-    return sha256_of([params.model_dump(mode="json", include=sections, exclude_defaults=True), content])
+    return sha256_of([what_is_measured(params), content])

@@ -1,6 +1,7 @@
 """`enginewright.build`: an engine from a model object, without a project."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import enginewright
 from enginewright.cli.python import calibration_arrays, example_arrays
+from enginewright.core.installing import how_to_install
 
 ROWS = np.arange(6.0).reshape(3, 2)
 
@@ -104,7 +106,8 @@ def test_what_cannot_be_is_refused_before_anything_runs(changes, sentence):
 def test_a_light_installation_says_what_is_missing(monkeypatch):
     monkeypatch.setattr("enginewright.cli.python.NEEDED", ("not_installed",))
     with pytest.raises(
-        enginewright.EnginewrightError, match=r"build needs the package not_installed: pip install 'enginewright\[pipe"
+        enginewright.EnginewrightError,
+        match=re.escape(f"build needs the package not_installed: {how_to_install('pipeline')}"),
     ):
         enginewright.build(Twofold(), np.ones((2, 32)))
 

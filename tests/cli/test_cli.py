@@ -12,6 +12,7 @@ import pytest
 from support.command import ROOT, enginewright, on_a_terminal
 
 from enginewright import __version__
+from enginewright.core.installing import how_to_install
 from enginewright.engine.record import EngineRecord
 
 COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "fleet", "keep", "reduce", "refit", "upgrade")
@@ -50,7 +51,7 @@ def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, missing, g
     (tmp_path / f"{missing}.py").write_text("raise ModuleNotFoundError(name=__name__)")
     shutil.copy(ROOT / "fleet.yaml", tmp_path)
     done = enginewright(*given, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    said = f"enginewright: {given[0]} needs the package {missing}: pip install 'enginewright[{extra}]'\n"
+    said = f"enginewright: {given[0]} needs the package {missing}: {how_to_install(extra)}\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 

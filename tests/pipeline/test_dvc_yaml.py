@@ -46,7 +46,6 @@ READERS = (
     "enginewright/cli/commands/reduce.py",
     "enginewright/cli/commands/upgrade.py",
     "enginewright/cli/machine_checks.py",
-    "enginewright/cli/python.py",
     "enginewright/core/params/edit.py",
     "enginewright/nightly/night.py",
     "enginewright/pipeline/__main__.py",

@@ -22,6 +22,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.installing import how_to_install
 from enginewright.core.params.measuring import ClusterParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data import run_all as run_all_module
@@ -433,7 +434,7 @@ def test_an_address_that_is_no_cluster_is_refused_at_once(address, sentence):
 def test_ray_that_is_not_installed_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with (
-        pytest.raises(EnginewrightError, match=r"pip install 'enginewright\[cluster\]'"),
+        pytest.raises(EnginewrightError, match=re.escape(how_to_install("cluster"))),
         connected(ClusterParams(address="auto")),
     ):
         pass

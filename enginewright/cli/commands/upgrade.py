@@ -41,10 +41,10 @@ examples:
 
 With a newer version installed: dvc.yaml and the other files that
 `enginewright new` laid out are renewed, and your own changes in them stay.
-params.yaml is not touched: what it leaves out has its default, and defaults that
-are others now are listed. It says which stages will run again. `git checkout`
-undoes it. Exits 0, or 1 if your changes and those of the new version cannot be
-merged; then nothing is written."""
+params.yaml is not touched: what it leaves out has its default, and defaults
+that are others now are listed. It says which stages will run again.
+`git checkout` undoes it. Exits 0, or 1 if your changes and those of the new
+version cannot be merged; then nothing is written."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -88,10 +88,14 @@ class Params(Section):
 
     @classmethod
     def read(cls, file: Path = PARAMS_FILE) -> Self:
+        return cls.checked(read_yaml(file), str(file))
+
+    @classmethod
+    def checked(cls, content: Any, origin: str) -> Self:
         try:
-            return cls.model_validate(read_yaml(file))
+            return cls.model_validate(content)
         except ValidationError as error:
-            raise EnginewrightError(f"{file}: {explain(error, cls, '')}") from None
+            raise EnginewrightError(f"{origin}: {explain(error, cls, '')}") from None
 
     @model_validator(mode="before")
     @classmethod
