@@ -189,7 +189,7 @@ def _read_csv(path: Path, content: str) -> tuple[list[str], list[Row]]:
     try:
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as error:
-        raise at_line(path, reader.line_num, f"is not CSV: {error}") from None
+        raise EnginewrightError(f"samples.source: {path}, line {reader.line_num}, is not CSV: {error}") from None
     header = [cell.strip() for cell in lines[0][1]] if lines else []
     _require_equally_many(path, header, lines)
     rows: list[Row] = []
