@@ -90,7 +90,7 @@ def make_run(script: str, extra: dict[int, int], report: Path) -> None:
 
 
 def run(extra: dict[int, int], report: Path) -> None:
-    """Measure latencies as `stages/benchmark.py` does, of the engine and of the slowed one."""
+    """Measure latencies as the stage benchmark does, of the engine and of the slowed one."""
     params, here = Params.read().benchmark, Machine.read(Path("artifacts/machine.json"))
     weights, samples = Path("artifacts/weights"), SampleSet.open(Path("artifacts/samples/validation"))
     torch.set_num_threads(here.cores)

@@ -29,7 +29,7 @@ def run_model(name: str, epochs: int | None) -> None:
     from enginewright.precision.calibration import auto
     from enginewright.precision.calibration.calibrate import calibrate_graph
     from enginewright.precision.dialect import Dialect
-    from enginewright.precision.rescue.records import Rescued
+    from enginewright.precision.records import Rescued
     from enginewright.precision.rescue.rescue import Attempts
 
     graph = zoo.made_at("simplified/model.onnx")

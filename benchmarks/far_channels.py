@@ -54,7 +54,7 @@ def errors() -> Iterator[tuple[str, float, float]]:
     from enginewright.graph.onnx_file import load_graph
     from enginewright.precision.calibration.auto import error_at_once, error_of
     from enginewright.precision.dialect import dialect_of
-    from enginewright.precision.rescue.records import open_calibrated
+    from enginewright.precision.records import open_calibrated
     from enginewright.precision.rescue.rescue import Attempts, Confirmation
 
     samples, validation = (SampleSet.open(zoo.made_at(f"samples/{name}")) for name in ("calibration", "validation"))

@@ -51,8 +51,8 @@ from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.agreement import agreement_of, broken_thresholds, compare, measure
 from enginewright.measure.benchmark import race_contenders
 from enginewright.measure.contenders import pace_meter
+from enginewright.measure.records import Reference
 from enginewright.measure.timing import Timings, median_interval, whole_machine
-from enginewright.model.records import Reference
 from enginewright.precision.calibration.cache import LEVELS, provided_provenance, read_cache, require_tensors
 from enginewright.precision.quantize import quantized_activations
 from enginewright.tasks.choose import task_of

@@ -22,7 +22,7 @@ from zoo_models import Row
 
 if TYPE_CHECKING:
     from enginewright.core.facts import PrecisionName
-    from enginewright.precision.mixing.records import Assignment, Mix
+    from enginewright.precision.records import Assignment, Mix
 
 ROWS = peers.HERE.parent / "docs" / "results" / "mixes.jsonl"
 MODELS = ("mobilenet_v3_small", "vit", "squeezenet1_1", "resnet18")
@@ -43,7 +43,7 @@ def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     """Make the engines and their mix in the current folder, and write the model's row."""
     from enginewright.core.params.all import Params
     from enginewright.pipeline.mix import mix
-    from enginewright.precision.mixing.records import Mix
+    from enginewright.precision.records import Mix
 
     peers.write_params(name, 0, "cpu")
     zoo.change_params(SETTINGS | {"mix": {"best": {"floating": floating, "seconds": 1.5, "traces": None}}})

@@ -214,7 +214,7 @@ def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tupl
     """Yield what each contender's answers are worth, beside PyTorch's."""
     from enginewright.data.sample_set import output_file
     from enginewright.measure.agreement import compare, metric_of
-    from enginewright.model.records import Reference
+    from enginewright.measure.records import Reference
     from enginewright.tasks.choose import task_of
 
     name, *_ = Reference.read(zoo.made_at("reference/reference.json")).outputs

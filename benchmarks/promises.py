@@ -23,7 +23,7 @@ from zoo_models import needs_of
 
 if TYPE_CHECKING:
     from enginewright.data.sample_set import SampleSet
-    from enginewright.precision.search.records import Search
+    from enginewright.precision.records import Search
 
 NETWORKS = (
     "mobilenet_v3_small",
@@ -126,7 +126,7 @@ def search_with(error: float) -> "Search":
     from enginewright.core.params.all import Params
     from enginewright.pipeline.graphs import convert
     from enginewright.pipeline.search import search
-    from enginewright.precision.search.records import Search
+    from enginewright.precision.records import Search
 
     zoo.change_params({"precisions": {"int8": {"thresholds": zoo.WIDE | {"relative_error": error}}}})
     found = zoo.made_at("searched/int8.json")

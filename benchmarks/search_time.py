@@ -31,7 +31,7 @@ def run_model(name: str, size: int) -> None:
     """Prepare a project in the current folder, and search twice in it."""
     from enginewright.core.params.all import Params
     from enginewright.pipeline.search import search
-    from enginewright.precision.search.records import Search
+    from enginewright.precision.records import Search
 
     changes = needs_of(name, 0, "cpu")["changes"]
     changes["samples"] = {"training": 64, "validation": 64, "preprocessing": {"resize": size, "crop": size}}

@@ -124,7 +124,7 @@ def change_params(changes: Row) -> None:
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, float]:
     """Run all stages before those of a precision, and return PyTorch's metrics, of which the first is judged."""
     from enginewright.core.params.all import Params
-    from enginewright.model.records import Reference
+    from enginewright.measure.records import Reference
     from enginewright.pipeline.graphs import rescue
     from enginewright.pipeline.machine import machine
     from enginewright.pipeline.model import export, reference
@@ -253,7 +253,7 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
 
 def spared_in(converted: Path) -> Row:
     """Say how many layers a search left in floating point, and their share of the work, where it had a part."""
-    from enginewright.precision.search.records import SEARCH, Search
+    from enginewright.precision.records import SEARCH, Search
 
     if not (converted / SEARCH).exists():
         return {}

@@ -6,7 +6,7 @@ from typing import Literal
 
 from enginewright.bundle.gate import Passed
 from enginewright.bundle.sbom import LICENCE, licence_of
-from enginewright.core.facts import CLASSIFICATION, DETECTION, RANKING, RUNTIMES
+from enginewright.core.facts import CLASSIFICATION, RUNTIMES
 from enginewright.core.params.all import Params
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.templates import templates_in
@@ -19,15 +19,15 @@ from enginewright.engine.this_machine import INSTRUCTION_SETS
 from enginewright.graph.files import data_of
 from enginewright.measure.records import ENGINE, RUNS_FOR_P99, baseline_title
 from enginewright.tasks.boxes import DISTINCT, PAIRS
-from enginewright.tasks.choose import task_of
+from enginewright.tasks.choose import class_of, task_of
 from enginewright.tasks.detection import Detection
+from enginewright.tasks.task import Task
 
 Example = Literal["classes", "boxes", "texts", "arrays"]
 TEMPLATES = Path(__file__).parent / "templates"
 EXAMPLE_NEEDS = {"classes": ("pillow",), "boxes": ("pillow",), "texts": ("tokenizers",)}  # beside NumPy
 SHOWN = 16  # values of each output that an example for arrays prints
 CPP_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
-PROGRAMS = {CLASSIFICATION: "classify", DETECTION: "detect", "embedding": "embed", RANKING: "rank"}
 TRITON = ("tensorrt", "onnxruntime", "openvino")  # runtimes, whose backends have the same names
 
 
@@ -98,7 +98,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "input_types": [CPP_TYPES.get(spec.dtype) for spec in inputs],
         "types": [CPP_TYPES.get(spec.dtype) for spec in outputs],
         "image_size": record.preprocessing.crop if record.preprocessing else None,
-        "program": PROGRAMS.get(record.task, "answer") if kind != "arrays" else "answer",
+        "program": class_of(record.task).program if kind != "arrays" else Task.program,
         "shown": SHOWN,
         "pairs": PAIRS,
         "distinct": DISTINCT,

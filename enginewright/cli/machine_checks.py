@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import psutil
+
 from enginewright.cli.commands.doctor import Check, State
 from enginewright.core.cores import usable_cores
 from enginewright.core.errors import EnginewrightError
@@ -51,13 +53,12 @@ def examine_gpu() -> Check:
 
 def examine_memory() -> Check:
     """Report the memory. A container's limit counts if it is lower than that of the machine."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
-    kilobytes = {name.rstrip(":"): int(value) for name, value, *_ in lines}
+    memory = psutil.virtual_memory()
     limits = [
         int(text) for path in LIMITS if path.exists() and (text := path.read_text(encoding="utf-8").strip()).isdigit()
     ]
-    total = min([kilobytes["MemTotal"] * 1024, *limits])
-    free = min(kilobytes["MemAvailable"] * 1024, total)
+    total = min([memory.total, *limits])
+    free = min(memory.available, total)
     return Check("memory", State.FINE, f"{total / 1e9:.1f} GB, {free / 1e9:.1f} GB of it available")
 
 

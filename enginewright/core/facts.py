@@ -109,23 +109,37 @@ def not_installed(name: str) -> str | None:
     return None
 
 
-# The tasks that come with Enginewright, by name; one of the user's own is `package.module:Task`.
+# The tasks that come with Enginewright, and the class of each; one of the user's own is `package.module:Task`.
 
-CLASSIFICATION = "classification"
-DETECTION = "detection"
-RANKING = "ranking"
-TASKS = (CLASSIFICATION, DETECTION, "segmentation", "embedding", "regression", RANKING)
+CLASSIFICATION, DETECTION = "classification", "detection"
+TASKS = {
+    CLASSIFICATION: "enginewright.tasks.classification:Classification",
+    DETECTION: "enginewright.tasks.detection:Detection",
+    "segmentation": "enginewright.tasks.segmentation:Segmentation",
+    "embedding": "enginewright.tasks.embedding:Embedding",
+    "regression": "enginewright.tasks.regression:Regression",
+    "ranking": "enginewright.tasks.ranking:Ranking",
+}
 OWN_TASK = re.compile(r"\w+(\.\w+)*:\w+")
+IGNORED = 255  # in prepared masks: pixels that do not count
 
 
-class ChosenTask(Record):
-    """The task of params.yaml, in a file of its own: params.yaml need not name one."""
+class Known(Record):
+    """What a task wants to be known of samples, and how files of samples have it."""
 
-    task: str
+    task: str = CLASSIFICATION
+    array: str = "truth"  # its name in a file of arrays
+    words: str = "numbers"  # what it is of each sample
+    types: str = "biuf"  # NumPy's letters of the types that it may have
+    axes: tuple[int, ...] = tuple(range(1, 9))  # how many it may have
+    column: str = "label"  # its name in a table
+    labels: bool = False  # whether labels serve, too: the folders of a classification are samples for any task
+    pairs: bool = False  # whether it is of pairs of samples, such as how alike two texts are
+    questions: bool = False  # whether it comes with the questions to which samples are answers
+    ignore: int = IGNORED  # in the user's masks: pixels that do not count
 
 
-def is_own(task: str) -> bool:
-    return task not in TASKS
+LABELLED = Known(array="labels", labels=True)
 
 
 # The rows of known boxes, as truth.npy has them for each image.

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import IO
 
 import numpy as np
@@ -32,20 +31,19 @@ def run_all(
 ) -> Outputs:
     """Return the outputs for all samples, or for those that are `chosen`, without those that only filled a batch.
 
-    `outputs` runs the batches in place of `run`, such as on other machines.
-
-    They lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their arrays.
+    `outputs` runs the batches in place of `run`, such as on other machines. Outputs lie on disk, as masks of many
+    images exceed memory, in files without a name, which vanish with their arrays.
     """
     chosen = np.arange(len(samples)) if chosen is None else chosen
     batches = samples.places(chosen, batch, whole)
-    shorter = _shapes_when_shorter(run, samples, [chosen[places] for places in batches])
+    asked = [chosen[places] for places in batches]
+    shorter = _shapes_when_shorter(run, samples, asked)
     kept: dict[str, _Kept] = {}
     left = len(chosen)
-    done = (outputs or partial(_outputs_here, run))(samples, [chosen[places] for places in batches])
+    done = outputs(samples, asked) if outputs else (run(samples.read_at(places)) for places in asked)
     with ExitStack() as opened:
-        for places, found in zip(
-            progress(batches, label, len(batches), "batches") if label else batches, done, strict=True
-        ):
+        shown = progress(batches, label, len(batches), "batches") if label else batches
+        for places, found in zip(shown, done, strict=True):
             counted = places[:left]
             lengths = None if samples.lengths is None else samples.lengths[chosen[counted]]
             for name, values in found.items():
@@ -69,10 +67,6 @@ def outputs_on(work: Work[Part, list[Outputs]], cluster: Cluster | None) -> Outp
             yield from found
 
     return outputs
-
-
-def _outputs_here(run: Run, samples: SampleSet, batches: Sequence[Places]) -> Iterator[Outputs]:
-    return (run(samples.read_at(places)) for places in batches)
 
 
 class _Kept:

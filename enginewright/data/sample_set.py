@@ -1,4 +1,4 @@
-"""Read a split of the samples from disk."""
+"""A split of the samples on disk: its manifest, its batches, and parts of it for other machines."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +17,6 @@ from enginewright.core.params.build import ENDS, Profile
 from enginewright.core.params.samples import Preprocessing, TextPreprocessing
 from enginewright.data.feeds import Axes, AxesOf, Feeds, Places, resized
 from enginewright.data.texts import padded_length
-
-# The list of a split's samples: manifest.json.
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +65,6 @@ class Manifest(Record):
             return "texts"
         return "images" if self.preprocessing else "samples"
 
-    @property
-    def is_labeled(self) -> bool:
-        return all(sample.label is not None for sample in self.samples)
-
 
 MANIFEST, TRUTH = "manifest.json", "truth.npy"
 LENGTHS, TOKENIZER = "lengths.npy", "tokenizer.json"  # of texts
@@ -105,7 +99,7 @@ class SampleSet:
     @property
     def labels(self) -> NDArray[np.int64] | None:
         labels = [sample.label for sample in self.manifest.samples if sample.label is not None]
-        return np.array(labels, np.int64) if self.manifest.is_labeled else None
+        return np.array(labels, np.int64) if len(labels) == len(self) else None
 
     @property
     def classes(self) -> int:
@@ -167,16 +161,16 @@ class SampleSet:
     def cycled(self, count: int) -> Feeds:
         """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
         places = np.arange(count) % max(1, len(self))
-        feeds = self.read_at(places) if len(self) else self._zeros(count)
+        if len(self):
+            feeds = self.read_at(places)
+        else:
+            dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew().items()
+            zeros = {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays}
+            feeds = self._with_values(zeros)
         if self.sized is None or self.sizes is None:
             return feeds
         lengths = self.lengths[places] if self.lengths is not None and len(self) else None
         return resized(feeds, self.sized, self.sizes, lengths)
-
-    def _zeros(self, count: int) -> Feeds:
-        dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew()
-        zeros = {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
-        return self._with_values(zeros)
 
     def at(self, sizes: Mapping[str, int], profile: Profile) -> "SampleSet":
         """Return the samples repeated or cut to these sizes in `cycled`: timings do not depend on their content."""
@@ -272,15 +266,14 @@ def start_npy_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
     return file
 
 
-# Cut a set of samples into parts, each of which can be worked on anywhere.
-
-# Samples in a part. It follows from the samples alone, and never from how many machines there are.
-AT_ONCE = 128
+AT_ONCE = 128  # samples in a part, which follows from the samples alone, and never from how many machines there are
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Part:
+    """Some batches of the samples, which can be worked on anywhere."""
+
     samples: SampleSet
     batches: tuple[Rows, ...]
 
@@ -300,9 +293,6 @@ def cut(samples: SampleSet, batches: Sequence[Rows], at_once: int = AT_ONCE) -> 
         return []
     each = max(1, at_once // len(batches[0]))
     return [Part(samples, tuple(batches[start : start + each])) for start in range(0, len(batches), each)]
-
-
-# Count what padding costs: the share of tokens that only make the texts of a batch equally long.
 
 
 class Padding(Record):
@@ -325,23 +315,20 @@ def padding_of(samples: SampleSet, batch: int) -> Padding | None:
     text, lengths = samples.manifest.text, samples.lengths
     if text is None or lengths is None or not len(lengths):
         return None
-    everything = np.arange(len(lengths))
-    as_they_come = [everything[start : start + batch] for start in range(0, len(lengths), batch)]
+    everything, how = np.arange(len(lengths)), text.how
+
+    def share(batches: list[NDArray[np.int64]]) -> float:
+        computed = sum(len(few) * padded_length(int(lengths[few].max()), how) for few in batches)
+        return 1 - float(lengths.sum()) / computed
+
     return Padding(
         texts=len(lengths),
         shortest=int(lengths.min()),
         median=float(np.median(lengths)),
         longest=int(lengths.max()),
-        longest_allowed=text.how.longest,
+        longest_allowed=how.longest,
         cut=text.cut,
         batch=batch,
-        by_length=_share(samples, lengths, samples.places(everything, batch, whole=False)),
-        as_they_come=_share(samples, lengths, as_they_come),
+        by_length=share(samples.places(everything, batch, whole=False)),
+        as_they_come=share([everything[start : start + batch] for start in range(0, len(lengths), batch)]),
     )
-
-
-def _share(samples: SampleSet, lengths: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> float:
-    assert samples.manifest.text, "the caller looked"
-    how = samples.manifest.text.how
-    computed = sum(len(few) * padded_length(int(lengths[few].max()), how) for few in batches)
-    return 1 - float(lengths.sum()) / computed

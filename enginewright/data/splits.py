@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import combinations, islice
 from pathlib import Path
 from typing import IO
@@ -70,14 +70,16 @@ def write_split(
             assert params.text, "which says that the source is one of texts"
             inputs, samples = params.text.inputs, source.samples(indices)
             text = _write_texts(source, indices, params.text, unfinished)
-            _write_truths(source.truths, indices, unfinished)
         elif isinstance(source, Tensors):
             inputs, samples = source.inputs, source.write(indices, unfinished)
-            _write_truths(source.truths, indices, unfinished)
         elif params.preprocessing:
             inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished, cluster)
         else:
             raise EnginewrightError(f"samples.preprocessing: {params.source} holds images, which need it")
+        if isinstance(source, Texts | Tensors) and source.truths:
+            with _start_truths(source.truths, len(indices), None, unfinished) as file:
+                for index in indices:
+                    file.write(source.truths.prepare(index, None, None).data)
         if twice := sorted(params.values.keys() & {*inputs}):
             raise EnginewrightError(f"samples.values: {twice[0]} is an input of samples.source already")
         manifest = Manifest(
@@ -101,17 +103,13 @@ def _write_texts(source: Texts, indices: Sequence[int], how: TextPreprocessing, 
     tokens = reader.tokens(source.texts(indices))
     lengths = np.array([len(each.ids) for each in tokens], np.int64)
     np.save(folder / LENGTHS, lengths)
-    width, filler = (
-        padded_length(int(lengths.max(initial=1)), how),
-        Tokens([0] * int(lengths.max(initial=1)), [], False),
-    )
+    longest = int(lengths.max(initial=1))
+    filler = Tokens([0] * longest, [], False)  # to whose length the others are padded
+    shape, dtype = (len(tokens), padded_length(longest, how)), np.dtype(how.dtype)
     with ExitStack() as opened:
-        files = [
-            opened.enter_context(start_npy_file(folder / input_file(n), np.dtype(how.dtype), (len(tokens), width)))
-            for n in range(len(how.inputs))
-        ]
+        paths = [folder / input_file(number) for number in range(len(how.inputs))]
+        files = [opened.enter_context(start_npy_file(path, dtype, shape)) for path in paths]
         for start in range(0, len(tokens), AT_ONCE):
-            # The filler has the length of the longest text, to which the others are padded.
             arrays = reader.arrays([*tokens[start : start + AT_ONCE], filler])
             for name, file in zip(how.inputs, files, strict=True):
                 file.write(np.ascontiguousarray(arrays[name][:-1]).data)
@@ -131,7 +129,7 @@ def _write_pixels(
     with ExitStack() as opened:
         pixels_type, shape = np.dtype(np.uint8), (len(indices), *how.shape)
         file = opened.enter_context(start_npy_file(folder / input_file(0), pixels_type, shape))
-        truth_file = opened.enter_context(_start_truths(source.truths, len(indices), how, folder))
+        truths = source.truths and opened.enter_context(_start_truths(source.truths, len(indices), how, folder))
         if cluster and isinstance(source, ImageFiles):
             prepared = source.spread(indices, how, cluster)
         else:
@@ -140,27 +138,16 @@ def _write_pixels(
             for sample, pixels, truth in progress(prepared, "samples", len(indices), "images"):
                 samples.append(sample)
                 file.write(pixels.data)
-                if truth is not None and truth_file:
-                    truth_file.write(np.ascontiguousarray(truth).data)
+                if truth is not None and truths:
+                    truths.write(np.ascontiguousarray(truth).data)
         except EnginewrightError as error:
             raise source.refusal(error) if isinstance(source, ImageFiles) else error from None
     return samples
 
 
-def _start_truths(
-    truths: Truths | None, count: int, how: Preprocessing | None, folder: Path
-) -> AbstractContextManager[IO[bytes] | None]:
-    if truths is None:
-        return nullcontext()
+def _start_truths(truths: Truths, count: int, how: Preprocessing | None, folder: Path) -> IO[bytes]:
     like = truths.like(how)
     return start_npy_file(folder / TRUTH, like.dtype, (count, *like.shape))
-
-
-def _write_truths(truths: Truths | None, indices: Sequence[int], folder: Path) -> None:
-    with _start_truths(truths, len(indices), None, folder) as file:
-        for index in indices:
-            if file and truths:
-                file.write(truths.prepare(index, None, None).data)
 
 
 def shared_images(manifests: Mapping[str, Manifest]) -> str | None:

@@ -5,7 +5,7 @@ bundle holds a copy of this file, where it needs NumPy and the library tokenizer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,9 +37,9 @@ class TextReader:
     """A tokenizer, and how its tokens become arrays."""
 
     def __init__(self, file: Path, how: TextPreprocessing) -> None:
-        self.how, self._tokenizer = how, open_tokenizer(file)
+        self.how, self._tokenizer = how, _open_tokenizer(file)
         self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        self._padding = padding_id(self._tokenizer, how.padding, file)
+        self._padding = _padding_id(self._tokenizer, how.padding, file)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(how.longest)
 
@@ -54,13 +54,13 @@ class TextReader:
 
     def arrays(self, tokens: Sequence[Tokens]) -> dict[str, NDArray[Any]]:
         """Return an array for each input, as long as the longest text needs; the others are padded behind."""
-        length = padded_length(max(len(each.ids) for each in tokens), self.how)
-        found: Mapping[str, tuple[list[list[int]], int]] = {  # by what an input means
-            "ids": ([each.ids for each in tokens], self._padding),
-            "mask": ([[1] * len(each.ids) for each in tokens], 0),
-            "types": ([each.types for each in tokens], 0),
-        }
-        return {name: _padded(*found[meaning], length, self.how.dtype) for name, meaning in self.how.meanings.items()}
+        shape = len(tokens), padded_length(max(len(each.ids) for each in tokens), self.how)
+        filled = {"ids": self._padding, "mask": 0, "types": 0}  # by what an input means
+        arrays = {meaning: np.full(shape, value, self.how.dtype) for meaning, value in filled.items()}
+        for row, each in enumerate(tokens):
+            for meaning, values in (("ids", each.ids), ("mask", [1] * len(each.ids)), ("types", each.types)):
+                arrays[meaning][row, : len(values)] = values
+        return {name: arrays[meaning] for name, meaning in self.how.meanings.items()}
 
 
 def padded_length(tokens: int, how: TextPreprocessing) -> int:
@@ -68,14 +68,7 @@ def padded_length(tokens: int, how: TextPreprocessing) -> int:
     return min(how.longest, -(-max(tokens, 1) // how.multiple_of) * how.multiple_of)
 
 
-def _padded(rows: Sequence[list[int]], value: int, length: int, dtype: str) -> NDArray[Any]:
-    array = np.full((len(rows), length), value, dtype)
-    for place, row in zip(array, rows, strict=True):
-        place[: len(row)] = row
-    return array
-
-
-def open_tokenizer(file: Path) -> Tokenizer:
+def _open_tokenizer(file: Path) -> Tokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -88,7 +81,7 @@ def open_tokenizer(file: Path) -> Tokenizer:
         raise EnginewrightError(f"{file} is no tokenizer.json of the library tokenizers: {error}") from None
 
 
-def padding_id(tokenizer: Tokenizer, token: str | None, file: Path) -> int:
+def _padding_id(tokenizer: Tokenizer, token: str | None, file: Path) -> int:
     """Return the id to pad with: of the token that the user names, or of that in the file, or of a usual one."""
     if token is None and tokenizer.padding:
         return int(tokenizer.padding["pad_id"])

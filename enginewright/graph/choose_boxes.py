@@ -2,8 +2,6 @@
 
 The nodes do what enginewright/tasks/boxes.py does. They come after a graph has got its types: no box is quantized."""
 
-from typing import Self
-
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike
@@ -11,15 +9,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
-from enginewright.core.params.model import CHOSEN_ALREADY, BoxesParams
+from enginewright.core.params.model import CHOSEN_ALREADY, CHOSEN_OUTPUTS, OF_QUERIES, BoxesParams
 from enginewright.graph.onnx_file import opset_of
-from enginewright.tasks.boxes import DISTINCT
-from enginewright.tasks.detection import CHOSEN_OUTPUTS, Detection
-from enginewright.tasks.task import Shapes, Task
 
 FILE = "boxes.json"
 LEAST_OPSET = 11  # from which on each of the operators below means the same
 INNER = "choose_boxes."  # stands before the names of what is added
+
+END = 2**31 - 1  # of a slice that goes on to the last
 
 # Nodes by form, in ONNX's text format. `first` and `second` are outputs of the network, `raw` four numbers of each box.
 PAIR = "raw = Cast <to = 1> (first) given = Cast <to = 1> (second)"
@@ -88,30 +85,12 @@ BEST = """
 
 
 class BoxesInGraph(Record):
-    """How the graph chooses boxes, as the stage export found it for later stages; `how` is None if it does not."""
+    """How the graph chooses boxes, as the task and the stage export found it; `how` is None if it does not."""
 
     outputs: tuple[str, ...] = ()
     how: BoxesParams | None = None
     classes: int = 0
     size: tuple[int, int] | None = None  # height and width of the images, if boxes are shares of them
-
-    @classmethod
-    def of(cls, task: Task, shapes: Shapes) -> Self:
-        """Return what `model.boxes.nms` asks for, with nothing left to find out."""
-        if not isinstance(task, Detection) or not task.chooses_in_graph or not (layout := task.layout(shapes)):
-            return cls()
-        how = task.settings(layout.form)
-        if layout.form in CHOSEN_ALREADY:
-            raise EnginewrightError(
-                f"model.boxes.nms: the model chooses its boxes itself, in the form {layout.form}: set outside"
-            )
-        boxes, classes = task.counts(layout, shapes)
-        if boxes * classes < how.most:
-            raise EnginewrightError(
-                f"model.boxes.most: is {how.most}, and the model has {boxes} boxes of {classes} classes: set it to "
-                f"{boxes * classes} at most"
-            )
-        return cls(outputs=layout.outputs, how=how, classes=classes, size=task.size if how.unit == "shares" else None)
 
 
 def choose_in_graph(model: onnx.ModelProto, wanted: BoxesInGraph) -> onnx.ModelProto:
@@ -130,7 +109,7 @@ def choose_in_graph(model: onnx.ModelProto, wanted: BoxesInGraph) -> onnx.ModelP
     known |= {f"chosen_{name}": name for name in CHOSEN_OUTPUTS}
     scores = SCORES.get(wanted.how.form, f"{PAIR} scores = Identity (given)")
     corners = CORNERS.get(wanted.how.form, CORNERS["cxcywh"])
-    kept = KEPT_OF_ALL if wanted.how.form in DISTINCT else KEPT_OF_OVERLAPPING
+    kept = KEPT_OF_ALL if wanted.how.form in (*OF_QUERIES, *CHOSEN_ALREADY) else KEPT_OF_OVERLAPPING
     text = "\n".join([scores, corners, PIXELS[wanted.how.unit], kept, BEST])
     nodes = onnx.parser.parse_graph(f"choice () => () {{ {text} }}").node
     for node in nodes:
@@ -175,7 +154,7 @@ def _with_free_names(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
 def _constants(wanted: BoxesInGraph) -> dict[str, ArrayLike]:
     how, size = wanted.how, wanted.size or (1, 1)
     assert how is not None
-    whole = {"zero": 0, "one": 1, "two": 2, "four": 4, "five": 5, "end": 2**31 - 1, "last": -1, "most": how.most}
+    whole = {"zero": 0, "one": 1, "two": 2, "four": 4, "five": 5, "end": END, "last": -1, "most": how.most}
     floats = {"nothing": 0.0, "number_two": 2.0, "iou": how.iou, "least": how.score}
     return {
         **{name: np.array([value], np.int64) for name, value in whole.items()},

@@ -162,22 +162,19 @@ class Judge:
     truth: Truth | None
     limits: Thresholds
 
-    def comparable(self, places: Places, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
-        return self.task.knowing(self.truth, places).comparable(wanted, got)
+    def comparable(self, places: Places, expected: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+        return self.task.knowing(self.truth, places).comparable(expected, got)
 
-    def lost(self, places: Places, wanted: Outputs, found: Iterable[Outputs]) -> list[Lost]:
+    def lost(self, places: Places, expected: Outputs, found: Iterable[Outputs]) -> list[Lost]:
         """Return what each of these outputs has lost."""
-        task, exact = self.task.knowing(self.truth, places), metric_of(self.task, wanted, self.truth, places)
+        task, exact = self.task.knowing(self.truth, places), metric_of(self.task, expected, self.truth, places)
         better, lost = 1 if self.task.metrics[0].higher_is_better else -1, []
         for outputs in found:
             got = metric_of(self.task, outputs, self.truth, places)
             drop = None if exact is None or got is None else better * (exact - got)
-            lost.append(Lost(task.agree(wanted, outputs), drop))
+            lost.append(Lost(task.agree(expected, outputs), drop))
         return lost
 
-
-# Tell whether the source model knows the samples at all. One with other weights, another order of classes, or another
-# tokenizer answers as well for any other sample, and an engine that agrees with it proves nothing.
 
 SHUFFLES = 19  # so that one in 20 models that guess is taken for one that knows
 FEW, FAR = 3, 5.0  # after so many, one that is so many times their spread better than all of them knows

@@ -16,12 +16,14 @@ from torch import nn
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import InferenceParams
-from enginewright.core.params.measuring import CUDA_GRAPH, ONNXRUNTIME, TORCH_TENSORRT, Baseline
+from enginewright.core.params.measuring import CUDA_GRAPH, EAGER, ONNXRUNTIME, TORCH_TENSORRT, Baseline
 from enginewright.data.feeds import Feeds
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import load_runtime
+from enginewright.measure.benchmark import isolated, peak_of, read_feeds
+from enginewright.measure.records import PeakMemory
 from enginewright.measure.timing import Bind
-from enginewright.model.checkpoint import Tensors, call_model
+from enginewright.model.checkpoint import Tensors, call_model, load_model
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
 
 Model = Callable[[Tensors], Tensors]
@@ -203,6 +205,16 @@ ATTEMPTS = 3
 HANDOVERS, ELEMENTS_PER_THREAD = 20, 32768  # PyTorch gives a thread no fewer elements
 LAUNCHES = 100
 MATRIX, PRODUCTS = 2048, 20  # a product of smaller matrices takes as long as its launch
+
+
+def pytorch_peak_memory(weights: Path, tf32: bool, largest: Feeds, threads: int, device: str) -> PeakMemory:
+    """Return the peak memory of the model that the engine was made from."""
+    return isolated(_measure_pytorch, largest, weights, tf32, threads, device)
+
+
+def _measure_pytorch(feeds: Path, weights: Path, tf32: bool, threads: int, device: str) -> PeakMemory:
+    torch.set_num_threads(threads)
+    return peak_of(pytorch_contender(load_model(weights), EAGER, device, tf32, read_feeds(feeds)), device)
 
 
 def pace_meter(device: str, threads: int) -> Callable[[], float]:

@@ -105,6 +105,14 @@ class Setting(Record):
         return f"{model} on {self.machine.device_name}, {self.machine.cores} cores, {self.machine.runtime}"
 
 
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return both, one level within the other."""
+    return one | {
+        name: _merged(one[name], value) if isinstance(value, dict) and isinstance(one.get(name), dict) else value
+        for name, value in other.items()
+    }
+
+
 class History:
     """The nights of one setting, and their good run: the measurements that each night is compared with."""
 

@@ -1,4 +1,4 @@
-"""The records of accuracy and speed, in the JSON documents of the stages validate, benchmark and trace."""
+"""The records of accuracy and speed, in the JSON of the stages reference, validate, benchmark and trace."""
 
 from math import isnan
 from statistics import median
@@ -12,6 +12,17 @@ from enginewright.data.sample_set import Padding
 from enginewright.engine.gpu.nvml import GpuConditions
 from enginewright.engine.machine import Machine, Moments
 from enginewright.engine.record import LayerTime
+
+
+class Reference(Record):
+    """The outputs of the source model, and what each metric of the task makes of them: none if not measured."""
+
+    made_by: str
+    outputs: tuple[str, ...]  # their values are in one file each, which is named by its number
+    samples: int
+    metrics: dict[str, float]
+    by_chance: bool  # whether the first is no better than if samples got each other's answers
+    doubt: str | None = None  # a sentence, if it is right far more often for images that are prepared in another way
 
 
 class Errors(Record):

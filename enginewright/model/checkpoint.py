@@ -1,4 +1,4 @@
-"""Read a checkpoint, and load it into a model."""
+"""Read a checkpoint, load it into a model, and call the model by the names of its inputs."""
 
 import pickle
 from collections import OrderedDict
@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import Record
 from enginewright.core.params.model import ModelParams
 from enginewright.core.text import first_few, first_line
 from enginewright.model.factory import make_model
-from enginewright.model.records import Weights
-
-# Call a PyTorch model by the names of its inputs, and name its outputs.
 
 State = dict[str, torch.Tensor]
 Tensors = dict[str, torch.Tensor]
@@ -48,6 +46,16 @@ def name_outputs(result: Any) -> Tensors:
 
 
 WEIGHTS, WEIGHTS_RECORD = "weights.pt", "weights.json"
+
+
+class Weights(Record):
+    """The model, and where its weights come from; `classes` is how many it was made for, None if that is unknown."""
+
+    model: str
+    arguments: dict[str, Any]
+    source: str
+    classes: int | None
+    sha256: str
 
 
 def save_weights(model: nn.Module, file: Path) -> None:

@@ -1,13 +1,8 @@
 """Export a PyTorch model to ONNX."""
 
-import io
-import logging
 import re
-import sys
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from inspect import signature
+from collections.abc import Iterable
+from contextlib import suppress
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -16,15 +11,22 @@ import onnx
 import onnx_ir as ir
 import torch
 from torch import nn
-from torch.nn import functional
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import Record
 from enginewright.core.params.build import Profile
 from enginewright.core.text import first_line
 from enginewright.data.feeds import BATCH, AxesOf, Feeds, Places
 from enginewright.graph.as_written import open_as_written
-from enginewright.graph.passes.find import all_values, names_in_use, unused_name
-from enginewright.model.checkpoint import call_model
+from enginewright.graph.onnx_file import GraphCheck
+from enginewright.model.exporter_defects import (
+    ByPosition,
+    bags_in_parts,
+    give_way_to_outputs,
+    lengths_that_vary,
+    quiet_exporter,
+    without_traces,
+)
 from enginewright.model.source_model import run_model
 from enginewright.model.user_code import user_frames
 
@@ -32,18 +34,12 @@ EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wro
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
-class _WithTupleOutput(nn.Module):
-    """The model with a plain tuple as its result, so that the exporter finds as many outputs as there are names."""
+class Export(Record):
+    """The JSON document of the stage export."""
 
-    def __init__(self, model: nn.Module, names: list[str]) -> None:
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Take the inputs by position: PyTorch's guards on those given by name read a variable that does not exist."""
-        outputs = call_model(self.model, dict(zip(self.names, arrays, strict=True))).values()
-        # as run_model does, since no engine returns more than float32
-        return tuple(output.float() if output.dtype == torch.float64 else output for output in outputs)
+    opset: int
+    nodes: dict[str, int]
+    against_pytorch: GraphCheck
 
 
 def require_names(inputs: Iterable[str]) -> None:
@@ -70,20 +66,21 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
         for axis, sizes in profile.ranges.items()
         if not sizes.fixed
     }
-    wrapped, arrays = _WithTupleOutput(model, list(given)).eval(), tuple(given.values())
+    wrapped, arrays = ByPosition(model, list(given)).eval(), tuple(given.values())
     varying = ({} if isinstance(axes_of[name], Places) else axes_of[name] for name in given)
     shapes = {"arrays": tuple({n: dims[axis] for n, axis in axes.items() if axis in dims} for axes in varying)}
-    settings = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
-    with _lengths_that_vary(model), _bags_in_parts():
-        program = _export(wrapped, arrays, shapes, settings)
+    settings: dict[str, Any] = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
+    settings |= {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
+    with lengths_that_vary(model), bags_in_parts():
+        program = _export(wrapped, arrays, settings)
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
         raise EnginewrightError(
             f"the model does not use its input {', '.join(unused)}, and compilers differ in whether they keep it: "
             "leave it out of samples.source or samples.text.inputs, and give it a default in forward"
         )
     _require_sizes_that_vary(program.model, dict(zip(given, shapes["arrays"], strict=True)))
-    _give_way_to_outputs(program.model)
-    return _without_traces(program.model_proto)
+    give_way_to_outputs(program.model)
+    return without_traces(program.model_proto)
 
 
 def _require_sizes_that_vary(model: ir.Model, dims: dict[str, dict[int, Any]]) -> None:
@@ -98,16 +95,13 @@ def _require_sizes_that_vary(model: ir.Model, dims: dict[str, dict[int, Any]]) -
                 )
 
 
-def _export(
-    wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], shapes: dict[str, Any], settings: dict[str, Any]
-) -> torch.onnx.ONNXProgram:
-    settings = settings | {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
-    program, trace = None, ""
+def _export(wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], settings: dict[str, Any]) -> torch.onnx.ONNXProgram:
+    shapes, program, trace = settings["dynamic_shapes"], None, ""
     try:
-        with _quiet_exporter():
+        with quiet_exporter():
             program = torch.onnx.export(wrapped, arrays, **settings)
     except torch.onnx.errors.OnnxExporterError as error:
-        with _quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
+        with quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
             traced = torch.export.export(wrapped, arrays, dynamic_shapes=shapes, strict=False).run_decompositions()
             trace = _stack_trace(error, traced)  # the user's line, which the error does not tell
             # Attention as one operator has another layout than in PyTorch, and T5 takes a view of it. Parts export.
@@ -128,63 +122,6 @@ def open_exported(path: Path, name: str) -> Any:
         ) from None
 
 
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Silence the exporter, which prints its progress, and on failure everything that it has traced."""
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "# The axis name")  # several inputs share one batch on purpose
-        yield
-
-
-@contextmanager
-def _lengths_that_vary(model: nn.Module) -> Iterator[None]:
-    """Give the modules whose code the model runs a `len` that keeps the size of a tensor as one that varies. Python's
-    own returns a number, which PyTorch then takes for the only size, as it does in RT-DETR of transformers."""
-    names = {each.__module__ for part in model.modules() for each in type(part).__mro__}
-    places = [vars(sys.modules[name]) for name in names if not name.startswith("torch.") and name in sys.modules]
-    places = [place for place in places if "len" not in place]
-    for place in places:
-        place["len"] = _length
-    try:
-        yield
-    finally:
-        for place in places:
-            del place["len"]
-
-
-def _length(of: Any) -> Any:
-    return of.shape[0] if isinstance(of, torch.Tensor) and of.ndim else len(of)
-
-
-@contextmanager
-def _bags_in_parts() -> Iterator[None]:
-    """Let PyTorch look each embedding of a bag up and add them, where all bags have as many. The exporter writes a loop
-    over samples for them, which grows a sequence of tensors: OpenVINO cannot read it."""
-    whole = functional.embedding_bag
-
-    def bag(*given: Any, **named: Any) -> torch.Tensor:
-        call = signature(whole).bind(*given, **named)
-        call.apply_defaults()
-        settings = call.arguments
-        ids, weight, padding = (settings[name] for name in ("input", "weight", "padding_idx"))
-        if ids.ndim != 2 or settings["mode"] == "max" or settings["max_norm"] is not None:
-            return whole(*given, **named)
-        rows, shares = functional.embedding(ids, weight), settings["per_sample_weights"]
-        rows = rows if shares is None else rows * shares[..., None]
-        if padding is None:
-            return rows.sum(1) if settings["mode"] == "sum" else rows.mean(1)
-        counted = (ids != padding % len(weight))[..., None]
-        total: torch.Tensor = (rows * counted).sum(1)
-        return total if settings["mode"] == "sum" else total / counted.sum(1).clamp(min=1)
-
-    functional.embedding_bag = bag
-    try:
-        yield
-    finally:
-        functional.embedding_bag = whole
-
-
 def _cause(error: BaseException, stack_trace: str) -> str:
     """Return PyTorch's reason, which names the operator, and the line of the user's model that it comes from."""
     chain = [error]
@@ -202,20 +139,3 @@ def _stack_trace(error: BaseException, program: torch.export.ExportedProgram) ->
     named = re.search(r"translating node %(\w+)", str(error))
     nodes = program.graph.nodes if named else ()
     return next((str(node.meta.get("stack_trace", "")) for node in nodes if named and node.name == named[1]), "")
-
-
-def _give_way_to_outputs(model: ir.Model) -> None:
-    """Rename inner tensors that are called like an output, as the exporter calls them after their operators."""
-    outputs, taken = {output.name for output in model.graph.outputs}, names_in_use(model)
-    for value in all_values(model):
-        if value.name in outputs and not value.is_graph_output():
-            value.name = unused_name(value.name or "", taken)
-
-
-def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove the exporter's stack traces, whose paths would make the same model differ between machines."""
-    graph = model.graph
-    for holder in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
-        del holder.metadata_props[:]
-        holder.doc_string = ""
-    return model

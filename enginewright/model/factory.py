@@ -1,15 +1,21 @@
-"""Make the PyTorch model: torchvision's, or by the user's own factory."""
+"""Make the PyTorch model: torchvision's, one of timm or transformers, or by the user's own factory."""
 
 import difflib
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torchvision
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torchvision.models import detection, list_models
+from torchvision.models.detection.fcos import FCOS
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.retinanet import RetinaNet
+from torchvision.models.detection.ssd import SSD
+from torchvision.ops import FrozenBatchNorm2d
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.model import ModelParams
@@ -17,103 +23,10 @@ from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import first_few, first_line
 from enginewright.core.user_files import look_in_folders_above
 from enginewright.model.from_transformers import make_from_transformers
-from enginewright.model.one_stage import as_graph, detector_names
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
-
-# Models of the package timm, by their names.
 
 NEAR = 1e-3  # means and deviations are written with three digits
 MODES = {"squash": "stretch", "border": "pad"}  # the names of timm's crop_mode, which else scales the shorter side
-
-
-def make_from_timm(params: ModelParams, classes: int | None, pretrained: bool = False) -> nn.Module:
-    timm, name = _import_timm(), params.library_name
-    _require_known(timm, name)
-    arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
-    try:
-        model: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
-    except Exception as error:  # the library and its downloads raise errors of many types
-        if not pretrained:
-            raise EnginewrightError(
-                f"model.source: timm's {name}: it refuses model.arguments: {first_line(error)}"
-            ) from None
-        raise EnginewrightError(
-            f"weights.source: the pretrained weights of timm's {name} could not be had; without a network give a "
-            f"checkpoint in data/weights/: {first_line(error)}"
-        ) from None
-    return model.eval()
-
-
-def published_preprocessing(name: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the full name of timm's weights for a model, and how they want images; None if it has no weights. Nothing
-    is made or downloaded."""
-    timm = _import_timm()
-    _require_known(timm, name)
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        raise EnginewrightError(f"model.source: timm's {name}: {first_line(error)}") from None
-    if config is None:
-        return None
-    found = preprocessing_of(timm.data.resolve_data_config(pretrained_cfg=config.to_dict()))
-    return ".".join(filter(None, (config.architecture, config.tag))) or name, found
-
-
-def preprocessing_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a data configuration of timm in the words of samples.preprocessing."""
-    channels, *crop = config["input_size"]
-    mode = MODES.get(config.get("crop_mode", ""), "shorter_side")
-    scaled = [math.floor(side / config["crop_pct"]) for side in crop]
-    mean = list(config["mean"])
-    return {
-        "resize": max(scaled) if mode == "shorter_side" else _one_or_both(scaled),
-        "resize_mode": mode,
-        "crop": _one_or_both(crop),
-        "interpolation": config["interpolation"],
-        "color": "grey" if channels == 1 else "rgb",
-        "divide_by": 255,
-        "mean": mean,
-        "std": list(config["std"]),
-    } | ({"fill": round(255 * sum(mean) / len(mean))} if mode == "pad" else {})
-
-
-def differences(model: nn.Module, how: Preprocessing | None) -> list[str]:
-    """Say where params.yaml prepares images in another way than the model was trained on."""
-    if how is None:
-        return []
-    given = how.model_dump()
-    given |= {name: _one_or_both(list(given[name])) for name in ("resize", "crop")}
-    wanted = preprocessing_of(_import_timm().data.resolve_data_config(model=model))
-    changed = [
-        f"{name} {given[name]}, where the model had {wanted[name]}"
-        for name in ("crop", "interpolation", "resize_mode", "resize")
-        if given[name] != wanted[name]
-    ]
-    for name in ("mean", "std"):
-        ours, theirs = given[name], wanted[name]
-        if len(ours) == len(theirs) and max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) > NEAR:
-            changed.append(f"{name} {list(ours)}, where the model had {theirs}")
-    return changed
-
-
-def _one_or_both(sides: list[int]) -> int | list[int]:
-    return sides[0] if len(set(sides)) == 1 else sides
-
-
-def _require_known(timm: Any, name: str) -> None:
-    if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see timm.list_models()."
-        raise EnginewrightError(f"model.source: timm has no model '{name}'; {hint}")
-
-
-def _import_timm() -> Any:
-    try:
-        import timm
-        import timm.data
-    except ImportError:
-        raise EnginewrightError("model.source: timm is not installed: pip install -e '.[timm]'") from None
-    return timm
 
 
 def make_model(params: ModelParams, classes: int | None) -> nn.Module:
@@ -196,3 +109,170 @@ def _require_usable(model: object, source: str) -> nn.Module:
             "which no file of weights may hold: make it in the factory instead of by get_extra_state"
         )
     return model
+
+
+def make_from_timm(params: ModelParams, classes: int | None, pretrained: bool = False) -> nn.Module:
+    name = params.library_name
+    timm = _timm_with(name)
+    arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
+    try:
+        model: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
+    except Exception as error:  # the library and its downloads raise errors of many types
+        if not pretrained:
+            raise EnginewrightError(
+                f"model.source: timm's {name}: it refuses model.arguments: {first_line(error)}"
+            ) from None
+        raise EnginewrightError(
+            f"weights.source: the pretrained weights of timm's {name} could not be had; without a network give a "
+            f"checkpoint in data/weights/: {first_line(error)}"
+        ) from None
+    return model.eval()
+
+
+def published_preprocessing(name: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the full name of timm's weights for a model, and how they want images; None if it has no weights. Nothing
+    is made or downloaded."""
+    timm = _timm_with(name)
+    try:
+        config = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise EnginewrightError(f"model.source: timm's {name}: {first_line(error)}") from None
+    if config is None:
+        return None
+    found = preprocessing_of(timm.data.resolve_data_config(pretrained_cfg=config.to_dict()))
+    return ".".join(filter(None, (config.architecture, config.tag))) or name, found
+
+
+def preprocessing_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a data configuration of timm in the words of samples.preprocessing."""
+    channels, *crop = config["input_size"]
+    mode = MODES.get(config.get("crop_mode", ""), "shorter_side")
+    scaled = [math.floor(side / config["crop_pct"]) for side in crop]
+    mean = list(config["mean"])
+    return {
+        "resize": max(scaled) if mode == "shorter_side" else _one_or_both(scaled),
+        "resize_mode": mode,
+        "crop": _one_or_both(crop),
+        "interpolation": config["interpolation"],
+        "color": "grey" if channels == 1 else "rgb",
+        "divide_by": 255,
+        "mean": mean,
+        "std": list(config["std"]),
+    } | ({"fill": round(255 * sum(mean) / len(mean))} if mode == "pad" else {})
+
+
+def differences(model: nn.Module, how: Preprocessing | None) -> list[str]:
+    """Say where params.yaml prepares images in another way than the model was trained on."""
+    if how is None:
+        return []
+    given = how.model_dump()
+    given |= {name: _one_or_both(list(given[name])) for name in ("resize", "crop")}
+    wanted = preprocessing_of(_import_timm().data.resolve_data_config(model=model))
+    changed = [
+        f"{name} {given[name]}, where the model had {wanted[name]}"
+        for name in ("crop", "interpolation", "resize_mode", "resize")
+        if given[name] != wanted[name]
+    ]
+    for name in ("mean", "std"):
+        ours, theirs = given[name], wanted[name]
+        if len(ours) == len(theirs) and max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) > NEAR:
+            changed.append(f"{name} {list(ours)}, where the model had {theirs}")
+    return changed
+
+
+def _one_or_both(sides: list[int]) -> int | list[int]:
+    return sides[0] if len(set(sides)) == 1 else sides
+
+
+def _timm_with(name: str) -> Any:
+    timm = _import_timm()
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "see timm.list_models()."
+        raise EnginewrightError(f"model.source: timm has no model '{name}'; {hint}")
+    return timm
+
+
+def _import_timm() -> Any:
+    try:
+        import timm
+        import timm.data
+    except ImportError:
+        raise EnginewrightError("model.source: timm is not installed: pip install -e '.[timm]'") from None
+    return timm
+
+
+class Detected(NamedTuple):
+    boxes: torch.Tensor  # (batch, anchors, 4): left, top, right and bottom in pixels
+    scores: torch.Tensor  # (batch, anchors, classes), without the background, which is torchvision's class 0
+
+
+class OneStage(nn.Module):
+    """A one-stage detector as a graph can have it: tensors in, boxes and scores out, before one box of each object is
+    chosen. What torchvision does before and after is done by samples.preprocessing, and by the task. Its weights have
+    the names that torchvision gives them."""
+
+    def __init__(self, detector: SSD | RetinaNet | FCOS) -> None:
+        super().__init__()
+        self.backbone, self.head, self.anchor_generator = detector.backbone, detector.head, detector.anchor_generator
+        self._kind, self._coder = type(detector), detector.box_coder
+
+    def forward(self, images: torch.Tensor) -> Detected:
+        height, width = images.shape[-2:]
+        features: Any = self.backbone(images)
+        features = list(features.values())
+        heads = self.head(features)
+        # The anchors of one image are those of all. They depend on its size alone, so that they become constants.
+        (anchors,) = self.anchor_generator(ImageList(images, [(height, width)]), features)
+        corners = self._corners(heads["bbox_regression"], anchors)
+        limits = torch.tensor([width, height, width, height], dtype=corners.dtype)
+        return Detected(torch.minimum(corners.clamp(min=0), limits), self._scores(heads)[..., 1:])
+
+    def _corners(self, found: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor:
+        """Decode a batch as torchvision's coders do, of which one takes single images only."""
+        begin, end = anchors[:, :2], anchors[:, 2:]
+        centre, extent = (begin + end) / 2, end - begin
+        if issubclass(self._kind, FCOS):  # distances to the four sides
+            sizes = torch.cat([extent, extent], dim=-1) if self._coder.normalize_by_size else 1
+            near, far = (found * sizes).split(2, dim=-1)
+            return torch.cat([centre - near, centre + far], dim=-1)
+        coder = self._coder
+        shift, growth = (found / torch.tensor(coder.weights)).split(2, dim=-1)
+        middle = centre + shift * extent
+        half = extent * growth.clamp(max=coder.bbox_xform_clip).exp() / 2
+        return torch.cat([middle - half, middle + half], dim=-1)
+
+    def _scores(self, heads: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits = heads["cls_logits"]
+        if issubclass(self._kind, SSD):
+            return logits.softmax(dim=-1)
+        if issubclass(self._kind, FCOS):
+            return (logits.sigmoid() * heads["bbox_ctrness"].sigmoid()).sqrt()
+        return logits.sigmoid()
+
+
+def detector_names() -> list[str]:
+    return list(list_models(detection))
+
+
+def as_graph(detector: nn.Module) -> nn.Module:
+    """Return a detector of torchvision as a graph can have it."""
+    if not isinstance(detector, SSD | RetinaNet | FCOS):
+        raise EnginewrightError(
+            f"model.source: torchvision's {type(detector).__name__} proposes regions first, whose number depends on "
+            "the image, and PyTorch's exporter stops where torchvision.ops.batched_nms branches on it "
+            "(GuardOnDataDependentSymNode). Take a one-stage detector: ssd300_vgg16, ssdlite320_mobilenet_v3_large, "
+            "retinanet_resnet50_fpn, retinanet_resnet50_fpn_v2, fcos_resnet50_fpn. Or give an ONNX file of your own"
+        )
+    return OneStage(detector)
+
+
+def with_usual_epsilon(detector: nn.Module) -> nn.Module:
+    """Return published detectors, in whose normalization torchvision sets epsilon to 0, with its usual value: a new
+    model, which only takes over the weights, has that one. The variance makes up for the difference."""
+    for layer in detector.modules():
+        if isinstance(layer, FrozenBatchNorm2d):
+            usual = FrozenBatchNorm2d(1).eps
+            layer.running_var += layer.eps - usual
+            layer.eps = usual
+    return detector

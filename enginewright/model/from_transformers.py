@@ -18,32 +18,24 @@ from enginewright.core.text import first_few, first_line
 from enginewright.core.user_files import user_folder
 from enginewright.data.sample_set import PreparedTexts
 
-# What the files of a folder of transformers say of the model and its samples, without PyTorch.
-
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 IMAGES, TEXTS = "preprocessor_config.json", "tokenizer_config.json"
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic")  # by Pillow's numbers
 LARGE = 384  # ConvNeXt scales images of this size without a crop
 # Models whose first positions, as many as the number of the token that pads, and that one, are never taken by a text.
 AFTER_PADDING = (
-    "camembert",
-    "data2vec-text",
-    "longformer",
-    "mpnet",
-    "roberta",
-    "roberta-prelayernorm",
-    "xlm-roberta",
+    "camembert", "data2vec-text", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
     "xlm-roberta-xl",
-)
+)  # fmt: skip
 
 
-def read_json(file: Path, wanted: type) -> Any:
+def read_json(file: Path, kind: type) -> Any:
     try:
         found = json.loads(file.read_text("utf-8"))
     except UNREADABLE as error:
         raise EnginewrightError(f"model.source: {file} is not JSON: {error}") from None
-    if not isinstance(found, wanted):
-        raise EnginewrightError(f"model.source: {file} holds no {'object' if wanted is dict else 'list'} of JSON")
+    if not isinstance(found, kind):
+        raise EnginewrightError(f"model.source: {file} holds no {'object' if kind is dict else 'list'} of JSON")
     return found
 
 
@@ -172,12 +164,8 @@ def described(params: ModelParams, folder: Path) -> dict[str, Any]:
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(architecture, str) or "model_type" not in config:
         raise EnginewrightError(f"model.source: {folder / CONFIG} does not say which architecture the model has")
-    return {
-        "architecture": architecture,
-        "config": config,
-        "pooling": _pooling(folder),
-        "normalize": _normalizes(folder),
-    }
+    more = {"pooling": _pooling(folder), "normalize": _normalizes(folder)}
+    return {"architecture": architecture, "config": config} | more
 
 
 def require_its_tokenizer(folder: Path, texts: PreparedTexts | None) -> None:

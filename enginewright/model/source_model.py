@@ -17,27 +17,26 @@ from onnx.inliner import inline_local_functions
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import Profile
-from enginewright.core.params.model import BoxesParams, ModelParams
+from enginewright.core.params.model import ModelParams
 from enginewright.core.spread import Work
 from enginewright.core.text import in_one_line
 from enginewright.data.feeds import INPUT_TYPES, AxesOf, Feeds, Outputs, Places, Run
 from enginewright.data.sample_set import Part, SampleSet
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.onnx_file import check_at_each_size, check_graph, graph_inputs
-from enginewright.model.checkpoint import WEIGHTS_RECORD, call_model, load_model
-from enginewright.model.records import Weights
+from enginewright.model.checkpoint import WEIGHTS_RECORD, Weights, call_model, load_model
 from enginewright.model.user_code import USER_ERRORS, describe_user_error, watched_files
-from enginewright.tasks.choose import misfit_of, task_of
-from enginewright.tasks.task import Task
 
 STEADY_LIMIT = 1e-5  # threads that sum in another order change a result by about 1e-7
 ALONE_LIMIT = 0.1  # far above what ranges that are found anew for each batch make of a quantized graph
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
+Misfit = Callable[[Mapping[str, tuple[int, ...]]], str | None]
+Comparable = Callable[[Outputs, Outputs], tuple[Outputs, Outputs]]
 
 
 def open_source_model(weights: Path, threads: int = 0) -> Run:
+    """Return what runs the model, or the user's own ONNX file."""
     given = weights / GIVEN_GRAPH
     if not given.exists():
         return partial(_run_or_explain, partial(run_model, load_model(weights)), describe_user_error)
@@ -74,10 +73,6 @@ def model_work(weights: Path) -> ModelWork:
     return ModelWork(weights, code=watched_files(source.source) if source.is_factory else {})
 
 
-def made_by(weights: Path) -> str:
-    return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
-
-
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
     """Run the model, and return floats of any size as float32; other types stay, and are refused later."""
     with torch.inference_mode():  # on copies of the samples, since a model's forward may write into its inputs
@@ -85,11 +80,9 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
         return {name: (each.float() if each.is_floating_point() else each).numpy() for name, each in outputs.items()}
 
 
-def require_runs(
-    run: Run, feeds: Feeds, samples: SampleSet, scores: str | None = None, boxes: BoxesParams | None = None
-) -> Outputs:
+def require_runs(run: Run, feeds: Feeds, samples: SampleSet, misfit: Misfit) -> Outputs:
     """Run a few samples, so that a model that refuses them or returns outputs that do not fit its task fails before
-    hours of work. `scores` and `boxes` are those of `model`."""
+    hours of work. `misfit` says how outputs of these shapes do not."""
     count = len(next(iter(feeds.values())))
     try:
         outputs = _run_or_explain(run, describe_user_error, feeds)
@@ -98,8 +91,14 @@ def require_runs(
             hint = f"The tokenizer of samples.text knows {text.vocabulary} tokens, and texts have up to "
             hint += f"{text.how.longest}: one of its embeddings has fewer rows, as with the tokenizer of another model"
             raise EnginewrightError(f"{error}\n{hint}") from None
-        holding = samples.manifest.values
-        if _accepts(run, _rows(feeds, slice(2), holding)) or not _accepts(run, _rows(feeds, slice(1), holding)):
+
+        def accepts(count: int) -> bool:
+            with suppress(EnginewrightError):
+                rows = _rows(feeds, slice(count), samples.manifest.values)
+                return bool(_run_or_explain(run, describe_user_error, rows))
+            return False
+
+        if accepts(2) or not accepts(1):
             raise
         hint = "It takes a single sample: set min, opt and max of build.profile.batch to 1"
         raise EnginewrightError(f"{error}\n{hint}") from None
@@ -114,10 +113,7 @@ def require_runs(
                 f"model.source: output {name} holds NaN or infinity: are the weights whole, and are samples prepared "
                 "as the model was trained on them?"
             )
-    manifest = samples.manifest
-    task = task_of(manifest.task, scores, manifest.class_names, boxes, manifest.preprocessing)
-    shapes = {name: each.shape for name, each in outputs.items()}
-    if why := misfit_of(task, shapes, samples.truth, manifest.class_names):
+    if why := misfit({name: each.shape for name, each in outputs.items()}):
         raise EnginewrightError(why)
     return outputs
 
@@ -129,24 +125,20 @@ def require_steady(run: Run, feeds: Sequence[Feeds], outputs: Sequence[Outputs])
     check_at_each_size(outputs, again, STEADY_LIMIT, failure)
 
 
-def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs, task: Task, holding: Collection[str] = ()) -> None:
+def require_same_alone(
+    run: Run, feeds: Feeds, outputs: Outputs, comparable: Comparable, holding: Collection[str] = ()
+) -> None:
     """Refuse a model that answers the last sample of a batch otherwise when it is alone, as a graph does that was
     exported from a batch of one with a loop or an index for it. Validation would blame the engine. The inputs `holding`
     sizes have no rows."""
     count = len(next(iter(feeds.values())))
     alone = _run_or_explain(run, describe_user_error, _rows(feeds, slice(-1, None), holding))
     check_graph(
-        *task.comparable(alone, {name: array[-1:] for name, array in outputs.items()}),
+        *comparable(alone, {name: array[-1:] for name, array in outputs.items()}),
         ALONE_LIMIT,
         f"model.source: the answer for a sample depends on the others of its batch, here of {count}, as of a file that "
         "was exported for batches of one: set min, opt and max of build.profile.batch, and benchmark.batches, to 1",
     )
-
-
-def _accepts(run: Run, feeds: Feeds) -> bool:
-    with suppress(EnginewrightError):
-        return bool(_run_or_explain(run, describe_user_error, feeds))
-    return False
 
 
 def _rows(feeds: Feeds, rows: slice, holding: Collection[str]) -> Feeds:
@@ -159,14 +151,8 @@ def _run_or_explain(run: Run, explain: Callable[[BaseException], str], feeds: Fe
     except EnginewrightError:
         raise
     except USER_ERRORS as error:
-        raise EnginewrightError(f"model.source: the model fails on {_shapes(feeds)}: {explain(error)}") from None
-
-
-def _shapes(arrays: Mapping[str, np.ndarray]) -> str:
-    return ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-
-
-# Take the user's own ONNX file as it is, with our names for the axes that vary.
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in feeds.items())
+        raise EnginewrightError(f"model.source: the model fails on {shapes}: {explain(error)}") from None
 
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: str) -> onnx.ModelProto:

@@ -12,16 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import is_own
+from enginewright.core.facts import TASKS
 from enginewright.core.files import sha256
 from enginewright.core.params.all import Params
 from enginewright.core.user_files import look_in_folders_above
 
-KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
-INSTALL_FOLDERS = {
-    Path(folder).resolve()
-    for folder in (*map(sysconfig.get_path, KINDS), *site.getsitepackages(), site.getusersitepackages())
-}
+PYTHONS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+INSTALL_FOLDERS = {Path(each).resolve() for each in (*PYTHONS, *site.getsitepackages(), site.getusersitepackages())}
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")  # a .pth file may add those of another environment to sys.path
 ENGINEWRIGHT = Path(__file__).parents[1]
 MOST_LINES = 3  # of a traceback, and of a message
@@ -34,7 +31,7 @@ def users_code(params: Params) -> dict[str, dict[str, str]]:
     model = params.model
     return {
         "model": fingerprint(model.source) | files_named_in(model.arguments) if model.is_factory else {},
-        "task": fingerprint_of_task(params.task) if is_own(params.task) else {},
+        "task": fingerprint_of_task(params.task),
     }
 
 
@@ -44,8 +41,9 @@ def fingerprint(source: str) -> dict[str, str]:
 
 
 def fingerprint_of_task(task: str) -> dict[str, str]:
-    """Do the same for a task. It is derived from a class of Enginewright, whose own files are those of each stage."""
-    return {name: sha256(file) for name, file in sorted(watched_files(task, "task", without=("enginewright",)).items())}
+    """Do the same for the user's own task. It is derived from a class of Enginewright, whose files are the stages'."""
+    files = {} if task in TASKS else watched_files(task, "task", without=("enginewright",))
+    return {name: sha256(file) for name, file in sorted(files.items())}
 
 
 def files_named_in(arguments: object) -> dict[str, str]:

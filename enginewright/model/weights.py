@@ -1,9 +1,10 @@
-"""Obtain the weights: train them, or take torchvision's, the user's checkpoint, or those that the model brings."""
+"""Obtain the weights: train them, or take torchvision's, the user's checkpoint, or those that the model brings.
+
+Training gives a fresh clone a model of real accuracy without a download."""
 
 import inspect
 import pickle
 import urllib.error
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,19 +15,16 @@ from torch import nn
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
-from enginewright.core.params.model import NO_SCORES, ModelParams, TrainingParams, WeightsParams
+from enginewright.core.params.model import ModelParams, TrainingParams, WeightsParams
 from enginewright.core.progress import progress
 from enginewright.core.text import first_line
 from enginewright.core.user_files import user_checkpoint
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.model.checkpoint import State, apply_weights, not_finite, read_checkpoint, require_finite
-from enginewright.model.factory import make_from_timm, make_model
+from enginewright.model.factory import as_graph, detector_names, make_from_timm, make_model, with_usual_epsilon
 from enginewright.model.from_transformers import load_from_transformers
-from enginewright.model.one_stage import as_graph, detector_names, with_usual_epsilon
-from enginewright.model.source_model import require_runs, run_model
-
-# Train the default model, so that a fresh clone has a model of real accuracy without a download.
+from enginewright.model.source_model import Misfit, require_runs, run_model
 
 READ_AT_ONCE = 32
 HEAD_STEPS = 200
@@ -42,7 +40,7 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     model.to(memory_format=torch.channels_last)  # a third faster on a CPU
     if params.epochs:
         train_all_layers(model, samples, params)
-    fit_statistics_and_last_layer(model, samples)  # on a CPU, since a GPU would round to fewer bits
+    _fit_statistics_and_last_layer(model, samples)  # on a CPU, since a GPU would round to fewer bits
     model.to(memory_format=torch.contiguous_format).eval()
 
 
@@ -60,10 +58,15 @@ def train_all_layers(model: nn.Module, samples: SampleSet, params: TrainingParam
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=total)
     model.train()
     model.training = False  # not the whole: GoogLeNet and Inception would add auxiliary outputs
-    steps = _shuffled_batches(len(samples), params.batch, params.epochs)
-    for indices in progress(steps, "training", total, "batches"):
-        images = _resized(_images(samples.read_at(indices.numpy())).to(device), params.size)
-        logits = model(images)
+    shuffled = (torch.randperm(len(samples)) for _ in range(params.epochs))
+    steps = (indices for order in shuffled for indices in order[: batches * params.batch].split(params.batch))
+    for indices in progress(steps, "training", total, "batches"):  # whole ones: of one, BatchNorm cannot learn
+        images = _images(samples.read_at(indices.numpy())).to(device)
+        height, width = images.shape[2:]
+        if params.size != (shorter := min(height, width)):
+            smaller = (height * params.size // shorter, width * params.size // shorter)
+            images = nn.functional.interpolate(images, size=smaller, mode="area")
+        logits = model(images.contiguous(memory_format=torch.channels_last))
         if not isinstance(logits, torch.Tensor):
             raise EnginewrightError("weights.source: train: this model has several outputs; give a checkpoint")
         loss = nn.functional.cross_entropy(logits, labels[indices])
@@ -84,7 +87,7 @@ def usable_device(name: str) -> torch.device:
         ) from None
 
 
-def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
+def _fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
     """Fit BatchNorm's statistics, then the last layer, in one forward pass each over images of their own size."""
     head = last_layer(model)
     if average_statistics_anew(model):
@@ -94,7 +97,14 @@ def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
     _run_over(model, samples, "fitting the last layer")
     hook.remove()
-    _fit_last_layer(head, torch.cat(features), known_labels(samples))
+    inputs, labels = torch.cat(features), known_labels(samples)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-2)
+    for _ in range(HEAD_STEPS):  # of logistic regression, from the trained weights on
+        optimizer.zero_grad()
+        logits = head(inputs)
+        logits = logits.mean((2, 3)) if logits.ndim == 4 else logits  # a convolution has logits at each pixel
+        nn.functional.cross_entropy(logits, labels).backward()
+        optimizer.step()
 
 
 def batch_norms(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
@@ -140,39 +150,21 @@ def _images(feeds: Feeds) -> torch.Tensor:
     return torch.from_numpy(images)
 
 
-def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
-    height, width = images.shape[2:]
-    if size != (shorter := min(height, width)):
-        smaller = (height * size // shorter, width * size // shorter)
-        images = nn.functional.interpolate(images, size=smaller, mode="area")
-    return images.contiguous(memory_format=torch.channels_last)
-
-
-def _fit_last_layer(head: nn.Linear | nn.Conv2d, features: torch.Tensor, labels: torch.Tensor) -> None:
-    """Continue from the trained weights by full-batch logistic regression."""
-    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-2)
-    for _ in range(HEAD_STEPS):
-        optimizer.zero_grad()
-        logits = head(features)
-        logits = logits.mean((2, 3)) if logits.ndim == 4 else logits  # a convolution has logits at each pixel
-        nn.functional.cross_entropy(logits, labels).backward()
-        optimizer.step()
-
-
-def _shuffled_batches(total: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
-    """Yield the indices of whole batches only, since BatchNorm cannot learn from a batch of one."""
-    for _ in range(epochs):
-        yield from torch.randperm(total)[: total - total % batch].split(batch)
-
-
 def obtain_model(
-    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path, folder: Path | None = None
+    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path, folder: Path | None, misfit: Misfit
 ) -> tuple[nn.Module, int | None]:
     """Return the model with its weights, and its number of classes, which the samples or else the weights tell.
-    `folder` is that of a model of transformers, whose configuration is in the arguments."""
+    `folder` is that of a model of transformers, whose configuration is in the arguments, and `misfit` says how outputs
+    of the first samples do not fit the task, before it is trained."""
     classes = training.classes or None
     if weights.source == "train":
-        return _trained(params, weights.training, classes, training), classes
+        torch.manual_seed(weights.training.seed)
+        model = make_model(params, classes)
+        require_runs(partial(run_model, model), training.cycled(2), training, misfit)
+        by_design = not_finite(model.state_dict())
+        train(model, training, weights.training)
+        require_finite(model.state_dict(), Path("the trained model"), by_design)
+        return model, classes
     if weights.source == "pretrained":
         return make_from_timm(params, classes, True) if params.library else _pretrained(params, classes), classes
     if weights.source == "given" and folder:
@@ -187,17 +179,6 @@ def obtain_model(
     model = make_model(params, classes)
     apply_weights(model, state, checkpoint, 0 if makes_own else training.classes)
     return model, classes
-
-
-def _trained(params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet) -> nn.Module:
-    torch.manual_seed(how.seed)
-    model = make_model(params, classes)
-    scores = None if params.scores == NO_SCORES else params.scores  # training needs scores even if validation does not
-    require_runs(partial(run_model, model), training.cycled(2), training, scores)
-    by_design = not_finite(model.state_dict())
-    train(model, training, how)
-    require_finite(model.state_dict(), Path("the trained model"), by_design)
-    return model
 
 
 def _classes_of(state: State) -> int | None:

@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
-from enginewright.core.facts import RUNTIMES
+from enginewright.core.facts import RUNTIMES, TASKS
 from enginewright.core.files import Record, new_file, sha256
 from enginewright.pipeline import STAGES
 
@@ -51,7 +51,8 @@ def code_of_stages(
     imports, digests = {}, {}
     for name, path in files.items():
         # Importing a.b.c runs a and a.b, too, and `from a import b` may name a function of a.
-        parts = (accumulate(each.split("."), "{}.{}".format) for each in (name, *sources[path].imports))
+        tasks = [task.replace(":", ".") for task in TASKS.values()] if name == TASK else []  # it imports them by name
+        parts = (accumulate(each.split("."), "{}.{}".format) for each in (name, *sources[path].imports, *tasks))
         imports[name] = files.keys() & set(chain.from_iterable(parts))
         digests[name] = {path: sources[path].digest, **beside[path.parent]}
     found = {}

@@ -16,10 +16,9 @@ from enginewright.engine.record import pass_on_refusal, require_made_of
 from enginewright.graph.as_written import GraphWork, run_as_written
 from enginewright.measure.benchmark import trace_engine
 from enginewright.measure.examples import EXAMPLES, Examples
-from enginewright.measure.records import Validation
+from enginewright.measure.records import Reference, Validation
 from enginewright.measure.timing import whole_machine
 from enginewright.measure.validate import Expected, validate_engine
-from enginewright.model.records import Reference
 from enginewright.targets.ray_cluster import open_cluster, whole_node
 
 

@@ -29,17 +29,19 @@ from enginewright.precision.in_dialect import (
     rewritten,
     write_blocks_in_dialect,
 )
-from enginewright.precision.mixing.records import MIX, Mix
-from enginewright.precision.rescue.records import (
+from enginewright.precision.records import (
+    MIX,
     RESCUE,
+    SEARCH,
+    Mix,
     Rescued,
     digest_of,
     open_calibrated,
     open_rescued,
+    spared_layers,
     write_rounded,
 )
 from enginewright.precision.rescue.rescue import BATCH, Attempts, Confirmation, find_rescues
-from enginewright.precision.search.records import SEARCH, spared_layers
 
 
 def rescue(

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from enginewright.core.facts import ChosenTask
 from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ONNXRUNTIME
 from enginewright.core.user_files import (
@@ -21,6 +20,7 @@ from enginewright.model.user_code import users_code
 from enginewright.pipeline.code import code_of_stages
 from enginewright.pipeline.parameters import write_parameters
 from enginewright.precision.dialect import dialect_of
+from enginewright.tasks.choose import known_of
 
 
 def machine(
@@ -46,7 +46,7 @@ def machine(
     varies = not all(sizes.fixed for sizes in params.build.profile.ranges.values())
     dialect_of(described.runtime, described.device, described.capability, varies).write_if_new(dialect)
     describe_tools().write_if_new(tools)
-    ChosenTask(task=params.task).write_if_new(task)
+    known_of(params.task).write_if_new(task)
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
     users = users_code(params)
     for stage, its_code in code_of_stages(runtimes, users["model"], users["task"]).items():

@@ -19,7 +19,6 @@ from enginewright.measure.timing import whole_machine
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import NOTHING, rewritten, types_to_mix
 from enginewright.precision.mixing.race import CandidateMaker, Races, choose, for_compiler, is_searched, open_int8
-from enginewright.precision.mixing.records import Mix, in_words
 from enginewright.precision.mixing.traces import (
     Bench,
     layers_in_turns,
@@ -31,6 +30,7 @@ from enginewright.precision.mixing.traces import (
     require_executed,
     trace_in_turns,
 )
+from enginewright.precision.records import Mix
 from enginewright.precision.search.checks import Checks
 from enginewright.targets.ray_cluster import whole_node
 from enginewright.tasks.choose import task_of
@@ -85,8 +85,7 @@ def mix(
         made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
         if "fp32" in types[2:]:
             exact = load_graph(simplified / "model.onnx")
-            changed = rewritten(exact, wanted, "fp32")
-            whole = exact if changed is None else changed
+            whole = rewritten(exact, wanted, "fp32") or exact
             made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):
@@ -119,4 +118,4 @@ def mix(
         **choice._asdict(),
     )
     answer.write(mixed)
-    print(in_words(answer))
+    print(answer.in_words())

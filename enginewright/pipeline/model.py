@@ -1,10 +1,12 @@
 """The model itself: as an ONNX graph, and its outputs, which engines are held against."""
 
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
+from enginewright.core.facts import PYTORCH
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
 from enginewright.data.run_all import outputs_on, run_all
@@ -16,13 +18,12 @@ from enginewright.graph.onnx_file import check_at_each_size, count_nodes, load_g
 from enginewright.graph.read_interface import interface_of, require_fitting_vocabulary
 from enginewright.measure.agreement import answers_by_chance
 from enginewright.measure.examples import doubt_about_preparation
-from enginewright.model.checkpoint import WEIGHTS_RECORD, load_model
-from enginewright.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
-from enginewright.model.records import Export, Reference, Weights
+from enginewright.measure.records import Reference
+from enginewright.model.checkpoint import WEIGHTS_RECORD, Weights, load_model
+from enginewright.model.export import EXPORT_LIMIT, Export, export_model, open_exported, require_names
 from enginewright.model.source_model import (
     GIVEN_GRAPH,
     adopt_graph,
-    made_by,
     model_work,
     open_source_model,
     require_runs,
@@ -31,16 +32,16 @@ from enginewright.model.source_model import (
     settle_sizes,
 )
 from enginewright.targets.ray_cluster import open_cluster
-from enginewright.tasks.choose import task_of
-from enginewright.tasks.detection import Detection
+from enginewright.tasks.choose import misfit_of, task_of
 
 OTHERS = 8  # batches whose samples differ, and with them the numbers of boxes that are found
 
 
 def export(params: Params, weights: Path, validation: Path, exported: Path) -> None:
     """Write model.onnx and export.json, and to boxes.json how later graphs choose boxes, if they do."""
-    profile, scores, boxes = params.build.profile, params.model.scores, params.model.boxes
-    samples, source_model = SampleSet.open(validation), open_source_model(weights)
+    profile, samples, source_model = params.build.profile, SampleSet.open(validation), open_source_model(weights)
+    known, how = samples.manifest, params.model
+    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     name = Weights.read(weights / WEIGHTS_RECORD).model
     checked = checked_feeds(samples, profile)
     example = samples.cycled(profile.batch.nearest(2))
@@ -54,16 +55,15 @@ def export(params: Params, weights: Path, validation: Path, exported: Path) -> N
         interface_of(adopted, profile, name)
     else:
         require_names(example)
-    wanted = [require_runs(source_model, feeds, samples, scores, boxes) for feeds in checked]
+    misfit = partial(misfit_of, task, truth=samples.truth, class_names=known.class_names)
+    wanted = [require_runs(source_model, feeds, samples, misfit) for feeds in checked]
     # Engines would fail at these sizes too, but after hours and with errors of their own.
     for size in sorted({profile.batch.min, profile.batch.max}):
-        require_runs(source_model, samples.cycled(size), samples, scores, boxes)
-    known = samples.manifest
-    task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
-    in_graph = BoxesInGraph.of(task, {name: values.shape for name, values in wanted[0].items()})
+        require_runs(source_model, samples.cycled(size), samples, misfit)
+    in_graph = BoxesInGraph.model_validate(task.in_graph({name: values.shape for name, values in wanted[0].items()}))
     require_steady(source_model, checked, wanted)
     if profile.batch.min == 1:
-        require_same_alone(source_model, checked[0], wanted[0], task, known.values)
+        require_same_alone(source_model, checked[0], wanted[0], task.comparable, known.values)
     del source_model  # its weights, which may be large, while those of a model that has never run are exported
     graph = adopted or export_model(load_model(weights), example, varying, profile, params.export.opset)
     with new_folder(exported) as unfinished:
@@ -95,12 +95,11 @@ def reference(params: Params, weights: Path, validation: Path, reference: Path) 
         outputs = run_all(run, samples, sizes.nearest(BATCH), whole, "reference", outputs=elsewhere)
     known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
-    if isinstance(task, Detection) and task.chooses_in_graph:
-        outputs = task.choose(outputs)
+    outputs = task.as_engine(outputs)
     truth, everything = samples.truth, np.arange(len(samples))
     measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
     metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}
-    maker = made_by(weights)
+    maker = "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
     doubt = doubt_about_preparation(run, samples, task, outputs, sizes, maker)
     result = Reference(
         made_by=maker,

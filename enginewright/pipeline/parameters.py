@@ -20,7 +20,7 @@ SIZES = (*BATCH, "build.profile.height", "build.profile.width", "build.profile.a
 TASK = ("model.scores", "model.boxes")
 OF_STAGE = {
     "samples": ("samples",),
-    "weights": ("model.source", "model.arguments", "weights"),
+    "weights": ("model.source", "model.arguments", "model.scores", "weights"),
     "export": ("export", *TASK, *SIZES),
     "simplify": SIZES,
     "reference": (*TASK, *BATCH),

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from enginewright.core.facts import RANKING, ChosenTask
+from enginewright.core.facts import Known
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
-from enginewright.data.sources.truth import Known
 from enginewright.data.splits import shared_images, split, write_split
 from enginewright.targets.ray_cluster import open_cluster
 
@@ -17,19 +16,19 @@ def samples(
     params: Params, data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path
 ) -> None:
     """Write the training, calibration and validation splits."""
-    asked, chosen = params.samples, ChosenTask.read(task).task
-    source = open_source(asked, data, chosen, texts)
+    asked, known = params.samples, Known.read(task)
+    source = open_source(asked, data, known, texts)
     folders = {"training": training, "calibration": calibration, "validation": validation}
     divided = split(len(source), asked, source.truths)
     with open_cluster() as cluster:
         manifests = {
-            name: write_split(source, indices, asked, folders[name], chosen, cluster)
+            name: write_split(source, indices, asked, folders[name], known.task, cluster)
             for name, indices in divided.items()
         }
     for name, indices in divided.items():
         truth = SampleSet(folders[name], manifests[name]).truth
-        is_known = truth is not None and not (chosen == RANKING and np.isnan(truth).any())
-        labels = "" if is_known else f", without {Known(chosen).array}"
+        is_known = truth is not None and not (known.questions and np.isnan(truth).any())
+        labels = "" if is_known else f", without {known.array}"
         text = manifests[name].text
         cut = f", {text.cut} longer than {text.how.longest} tokens, and cut" if text and text.cut else ""
         print(f"{name}: {len(indices)} of {len(source)} {manifests[name].kind} from {asked.source}{labels}{cut}")

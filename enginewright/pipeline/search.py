@@ -33,10 +33,9 @@ from enginewright.precision.in_dialect import (
     value_ranges,
 )
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.rescue.records import digest_of, digests_of, open_rescued
+from enginewright.precision.records import Search, SearchedLayer, digest_of, digests_of, open_rescued
 from enginewright.precision.rescue.rescue import confirming
 from enginewright.precision.search.checks import Checks
-from enginewright.precision.search.records import Search, SearchedLayer, in_words
 from enginewright.precision.search.search import Journal, find_spared
 from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
@@ -100,7 +99,7 @@ def search(
         spared=answer.spared,
     )
     record.write(found)
-    print(f"{precision}: {'; '.join(filter(None, (in_words(record), floats_in_words(floats))))}")
+    print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
     if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
         print(doubt)
 
@@ -121,9 +120,9 @@ def _without(
 def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
     """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
     kept = given.kept(precision, graph)
-    require_tensors(given.ranges, tensors_in_int8(graph, kept, given.wanted.exact_sums))
-    largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
-    ranges, exact_sums = value_ranges(without, given.wanted), given.wanted.exact_sums
+    require_tensors(given.ranges, tensors_in_int8(graph, kept, given.dialect.exact_sums))
+    largest = given.dialect.largest_weight if precision == "int8" else PRECISIONS[precision].largest
+    ranges, exact_sums = value_ranges(without, given.dialect), given.dialect.exact_sums
     return Rounding(ranges, kept, largest, given.rounded or {}, precision, exact_sums)
 
 
@@ -131,7 +130,7 @@ def _converter(
     precision: str, given: Ingredients, graph: onnx.ModelProto, rounding: Rounding
 ) -> Callable[[Collection[str]], onnx.ModelProto]:
     """Return what writes the graph with some layers spared, as it will be converted."""
-    if is_written_here(precision, given.keep, given.wanted):
+    if is_written_here(precision, given.keep, given.dialect):
         return lambda spared: write_int8(
             graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded, rounding.exact_sums
         )

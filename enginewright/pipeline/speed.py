@@ -24,14 +24,13 @@ from enginewright.measure.benchmark import (
     Race,
     engine_throughput,
     measure_engine_isolated,
-    pytorch_peak_memory,
     quoted_batch,
     race_contenders,
     race_over_sizes,
     raw_rows,
     with_tuned_batches,
 )
-from enginewright.measure.contenders import open_baseline, pace_meter, require_possible
+from enginewright.measure.contenders import open_baseline, pace_meter, pytorch_peak_memory, require_possible
 from enginewright.measure.exported_times import FILE, write_exported_times
 from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark, Isolated

@@ -48,25 +48,25 @@ NOTHING = Keep(op_types=(), nodes=())
 NO_KERNEL = "the compiler has no kernel for it"
 
 
-def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.ModelProto | None:
+def rewritten(graph: onnx.ModelProto, dialect: Dialect, precision: str) -> onnx.ModelProto | None:
     """Return the graph without what one compiler has trouble with, or None where it has nothing of it."""
     operators = {node.op_type for each in with_bodies(graph.graph) for node in each.node}
-    unknown = [UNKNOWN[wanted.compiler, name] for name in operators if (wanted.compiler, name) in UNKNOWN]
-    rewrites = [*REWRITES.get((wanted.compiler, precision), ()), *unknown]
+    unknown = [UNKNOWN[dialect.compiler, name] for name in operators if (dialect.compiler, name) in UNKNOWN]
+    rewrites = [*REWRITES.get((dialect.compiler, precision), ()), *unknown]
     return changed_by(graph, *rewrites)
 
 
-def rest_of(keep: Keep, wanted: Dialect) -> Rest:
-    return wanted.rest if keep.rest == "auto" else keep.rest
+def rest_of(keep: Keep, dialect: Dialect) -> Rest:
+    return dialect.rest if keep.rest == "auto" else keep.rest
 
 
-def is_written_here(precision: str, keep: Keep, wanted: Dialect) -> bool:
+def is_written_here(precision: str, keep: Keep, dialect: Dialect) -> bool:
     """Tell whether our own rules say where Q/DQ nodes stand."""
-    return precision == "int8" and wanted.compiler == "cpu" and rest_of(keep, wanted) == "fp32"
+    return precision == "int8" and dialect.compiler == "cpu" and rest_of(keep, dialect) == "fp32"
 
 
-def value_ranges(calibrated: Calibration, wanted: Dialect) -> dict[str, Range]:
-    channels = calibrated.channels if wanted.by_channel else {}
+def value_ranges(calibrated: Calibration, dialect: Dialect) -> dict[str, Range]:
+    channels = calibrated.channels if dialect.by_channel else {}
     return {
         name: Range(calibrated.lowest.get(name, -value), value, np.array(channels[name]) if name in channels else None)
         for name, value in calibrated.amax.items()
@@ -79,18 +79,18 @@ class Ingredients(NamedTuple):
     graph: Path
     ranges: Calibration  # of all that is quantized
     sample: Feeds  # one
-    wanted: Dialect
+    dialect: Dialect
     keep: Keep  # what the user leaves in floating point
     spared: Collection[str] = ()  # the nodes that a search leaves there
     rounded: Rounded | None = None  # weights that are rounded already; others take the nearest byte
 
     @property
     def rest(self) -> Rest:
-        return rest_of(self.keep, self.wanted)
+        return rest_of(self.keep, self.dialect)
 
     def beyond(self, precision: str, graph: onnx.ModelProto) -> dict[str, str]:
         """Return the nodes that stay in floating point whatever the user keeps there, each with the reason."""
-        return nodes_in_floats(precision, graph, self.ranges.amax, self.wanted, self.rest)
+        return nodes_in_floats(precision, graph, self.ranges.amax, self.dialect, self.rest)
 
     def kept(self, precision: str, graph: onnx.ModelProto) -> frozenset[str]:
         """Return the names of all nodes that stay in floating point."""
@@ -105,13 +105,13 @@ def _keeping(keep: Keep, names: Iterable[str]) -> Keep:
 def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold. Refuse
     the ranges if one of what is rounded is missing."""
-    graph, wanted = load_graph(given.graph), given.wanted
+    graph, dialect = load_graph(given.graph), given.dialect
     high = given.beyond(precision, graph)
-    if is_written_here(precision, given.keep, wanted):
+    if is_written_here(precision, given.keep, dialect):
         kept = given.kept(precision, graph)
-        require_tensors(given.ranges, tensors_in_int8(graph, kept, wanted.exact_sums))
-        ranges = value_ranges(given.ranges, wanted)
-        made = write_int8(graph, ranges, kept, wanted.largest_weight, given.rounded, wanted.exact_sums)
+        require_tensors(given.ranges, tensors_in_int8(graph, kept, dialect.exact_sums))
+        ranges = value_ranges(given.ranges, dialect)
+        made = write_int8(graph, ranges, kept, dialect.largest_weight, given.rounded, dialect.exact_sums)
     else:
         made = quantize(
             given.graph,
@@ -120,7 +120,7 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
             _keeping(given.keep, (*high, *given.spared)),
             given.rest,
             sample=given.sample,
-            largest_weight=wanted.largest_weight,
+            largest_weight=dialect.largest_weight,
             rounded=given.rounded,
         )
         require_tensors(given.ranges, quantized_activations(made, graph))
@@ -131,16 +131,16 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
 
 
 def cast_in_dialect(
-    precision: str, source: Path, sample: Feeds, wanted: Dialect, keep: Keep
+    precision: str, source: Path, sample: Feeds, dialect: Dialect, keep: Keep
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the graph in fp16 or bf16, and the nodes that stay in float32 since the compiler has no kernel."""
-    without = WITHOUT_KERNEL.get((wanted.compiler, precision))
+    without = WITHOUT_KERNEL.get((dialect.compiler, precision))
     found = [node.name for node in load_graph(source).graph.node if node.op_type == without]
     return cast(source, precision, _keeping(keep, found), sample), dict.fromkeys(found, NO_KERNEL)
 
 
 def write_blocks_in_dialect(
-    precision: str, source: Path, calibrated: Calibration | None, sample: Feeds, wanted: Dialect, keep: Keep
+    precision: str, source: Path, calibrated: Calibration | None, sample: Feeds, dialect: Dialect, keep: Keep
 ) -> Written:
     """Return the graph with products of matrices in blocks, and everything else in the type of the rest."""
     graph, ranges = load_graph(source), {}
@@ -148,7 +148,7 @@ def write_blocks_in_dialect(
     if calibrated:
         read = {node.name: node.input[0] for node in graph.graph.node if node.op_type in ("MatMul", "Gemm")}
         ranges = {node: calibrated.amax[name] for node, name in read.items() if name in calibrated.amax}
-    if rest_of(keep, wanted) == "fp16":
+    if rest_of(keep, dialect) == "fp16":
         graph = cast(source, "fp16", NOTHING, sample)
     written = write_blocks(graph, precision, ranges, kept)
     if not written.in_blocks:
@@ -160,11 +160,11 @@ def write_blocks_in_dialect(
     return written
 
 
-def types_to_mix(floating: PrecisionName, keep: Keep, wanted: Dialect) -> tuple[PrecisionName, ...]:
+def types_to_mix(floating: PrecisionName, keep: Keep, dialect: Dialect) -> tuple[PrecisionName, ...]:
     """Return int8, this float, and the float that the compiler's int8 graph has by itself. Refuse a float that such a
     graph cannot have."""
-    rest = rest_of(keep, wanted)
-    if floating != rest and not is_written_here("int8", keep, wanted):
+    rest = rest_of(keep, dialect)
+    if floating != rest and not is_written_here("int8", keep, dialect):
         raise EnginewrightError(f"mix.best.floating: here int8 can be mixed with {rest} alone, not with {floating}")
     return tuple(dict.fromkeys(("int8", floating, rest)))
 

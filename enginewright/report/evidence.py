@@ -20,9 +20,7 @@ from enginewright.measure.timing import Factor
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
 from enginewright.precision.floats import Conversion, Left
-from enginewright.precision.mixing.records import MIX, Mix
-from enginewright.precision.rescue.records import RESCUE, Rescue
-from enginewright.precision.search.records import SEARCH, Search
+from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, Rescue, Search
 
 MOST_DEVIATION = 1.1  # how many times one rate may be the other if the race and the throughput pass agree
 

@@ -52,8 +52,8 @@ def _results(validation: Validation, *figures: str) -> dict[str, Any]:
 
 
 def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:
-    """Return the speeds with one call at a time, and the highest rate with any number of requests in flight."""
-    """At the batch size of the race, the median and the speed-up are the race's."""
+    """Return the speeds with one call at a time, and the highest rate with any number of requests in flight. At the
+    batch size of the race, the median and the speed-up are the race's."""
     latency, is_raced = entry.latency(batch), batch == findings.tuned_batch
     ratio = findings.quoted(entry) if is_raced else entry.ratio(batch, findings.baselines[0])
     figures = {

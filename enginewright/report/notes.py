@@ -8,7 +8,7 @@ from enginewright.core.params.measuring import NUMBER_FORMATS
 from enginewright.core.text import first_few
 from enginewright.engine.record import short_name
 from enginewright.measure.records import Ratio, Validation, baseline_title
-from enginewright.precision.mixing.records import Mix, in_words
+from enginewright.precision.records import Mix
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.tables import OWN_PROCESS
 from enginewright.report.verdict import AS_FAST, is_faster, recommend
@@ -110,7 +110,7 @@ def _on_execution(entry: Evidence, runtime: str) -> Iterator[Note]:
 def _on_mix(entry: Evidence, mix: Mix, findings: Findings) -> Note:
     """Say what a mix is, and put what was promised beside what was delivered. Where fp32 alone was mixed in, say which
     float precision to mix, too: beside fp32, only CPUs can have another one."""
-    text = f"{in_words(mix)}."
+    text = f"{mix.in_words()}."
     if not entry.delivers:
         text += " So it is not recommended, however it was timed here."
     floats = {each.precision: each for each in findings.floats if not each.mix}
@@ -139,7 +139,7 @@ def _on_slow_quantized(findings: Findings) -> Iterator[Note]:
     fastest = max(findings.floats, key=lambda entry: findings.quoted(entry).median, default=None)
     if fastest is None:
         return
-    mixes = [in_words(each.mix) for each in findings.precisions if each.mix]
+    mixes = [each.mix.in_words() for each in findings.precisions if each.mix]
     for entry in findings.precisions:
         name = entry.precision
         quantized = name in QUANTIZED and entry.engine.runs_its_precision and entry.mix is None

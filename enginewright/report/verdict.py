@@ -6,7 +6,6 @@ from typing import NamedTuple
 from enginewright.core.params.precisions import MustPay
 from enginewright.core.text import file_size, first_few
 from enginewright.measure.records import baseline_title
-from enginewright.precision.mixing.records import in_words
 from enginewright.report.evidence import Evidence, Findings
 
 AS_FAST = 1.05  # an engine that is surely not slower than by this is as fast
@@ -122,7 +121,7 @@ def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
 
 def caveats(entry: Evidence, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Return why a precision did not pass, or else why its figures may be doubted."""
-    mix = (in_words(entry.mix),) if entry.mix and not entry.delivers else ()
+    mix = (entry.mix.in_words(),) if entry.mix and not entry.delivers else ()
     return failures.get(entry.precision) or entry.validation.not_enough_samples or mix or findings.race.disturbed
 
 

@@ -12,7 +12,7 @@ from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import first_few
 from enginewright.engine.record import LayerTime, node_names, short_kind, short_name
 from enginewright.precision.floats import floats_in_words
-from enginewright.precision.search.records import Search
+from enginewright.precision.records import Search
 from enginewright.report.evidence import Evidence, Findings, Maker
 
 CLEARLY_SLOWER = 1.1  # times the other layer; noise makes less

@@ -23,13 +23,8 @@ class Sent(NamedTuple):
     arguments: tuple[str, ...]  # of enginewright.targets.here
 
 
-class Came(NamedTuple):
-    node: str
-    answer: str
-    error: str
-
-
-def run_on_node(sent: Sent) -> Came:
+def run_on_node(sent: Sent) -> tuple[str, str, str]:
+    """Return the node's name, the answer, and why there is none. Either of these is empty."""
     root = _cache() / "enginewright" / "fleet" / sent.name
     _lay_out(root, sent)
     project, answer = root / sent.within, root / "answer.json"
@@ -45,8 +40,8 @@ def run_on_node(sent: Sent) -> Came:
     if done.returncode < 0:
         last = f"it was ended by signal {-done.returncode}, as when memory runs out, after: {last}"
     if done.returncode:
-        return Came(node, "", f"{last} (on {node}, more in {log})")
-    return Came(node, answer.read_text(encoding="utf-8"), "")
+        return node, "", f"{last} (on {node}, more in {log})"
+    return node, answer.read_text(encoding="utf-8"), ""
 
 
 def _cache() -> Path:

@@ -98,14 +98,14 @@ def _node_for(target: OnNode, address: str, ray: Any) -> dict[str, Any]:
 
 def _answer(reference: Any, ray: Any) -> Answer | EnginewrightError:
     try:
-        came = node.Came(*ray.get(reference))
+        name, answer, failure = ray.get(reference)
     except ray.exceptions.RayError as error:
         last = (str(error).strip().splitlines() or ["it gives no reason"])[-1]
         return EnginewrightError(f"the node was lost, or cannot do it: {type(error).__name__}: {last}")
-    if came.error:
-        return EnginewrightError(came.error)
+    if failure:
+        return EnginewrightError(failure)
     try:
-        return Answer.parse(came.answer.encode(), f"the answer of {came.node}")
+        return Answer.parse(answer.encode(), f"the answer of {name}")
     except EnginewrightError as error:  # it is this target's alone
         return error
 

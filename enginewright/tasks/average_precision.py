@@ -1,4 +1,7 @@
-"""Average precision of boxes, as COCO counts it."""
+"""COCO's average precision, also of sets that are drawn anew from the images.
+
+Detections are matched with what is known once. Drawing images anew then only changes how often each image counts, so
+the precision over recall of thousands of sets follows from sums over the same sorted detections."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,10 +12,6 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import COUNTED, CROWD, NO_CLASS
 from enginewright.tasks.boxes import Rows, overlaps
-
-# COCO's average precision, also of sets that are drawn anew from the images. Detections are matched with what is
-# known once. Drawing images anew then only changes how often each image counts, so the precision over recall of
-# thousands of sets follows from sums over the same sorted detections.
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the overlap from which on a box is right
 RECALLS = np.linspace(0, 1, 101)  # where the precision is read
@@ -52,11 +51,8 @@ def match_all(pairs: Iterable[tuple[Rows, Known]]) -> Matches:
     if not images:
         return Matches(0, ())
     image = np.repeat(np.arange(images), [len(rows) for rows in found])
-    (scores, classes), hits, passed = (
-        np.concatenate(found).T,
-        np.concatenate(right, axis=1),
-        np.concatenate(ignored, axis=1),
-    )
+    scores, classes = np.concatenate(found).T
+    hits, passed = np.concatenate(right, axis=1), np.concatenate(ignored, axis=1)
     where = np.repeat(np.arange(images), [len(each) for each in known])
     occurring, all_known = np.unique(np.concatenate(known)), np.concatenate(known)
     parts = []

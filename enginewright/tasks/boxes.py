@@ -18,8 +18,7 @@ AT_ONCE = 256  # candidates that are compared with each other in one go
 
 def find_boxes(outputs: Sequence[NDArray[Any]], how: Any, size: tuple[int, int] | None) -> Rows:
     """Return the boxes of one image in pixels of the model's input, whose height and width is `size`. `outputs` are
-    boxes and scores, the one output that has both, or the four of CHOSEN. `how` has `form`, `unit`, `score`, `iou` and
-    `most`."""
+    boxes and scores, the one output that has both, or the four of CHOSEN. `how` is the section model.boxes."""
     boxes, scores, classes = _decoded(outputs, how)
     if how.unit == "shares" and size is not None:
         boxes = boxes * np.array([size[1], size[0]] * 2, boxes.dtype)

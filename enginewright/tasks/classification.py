@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import LABELLED
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import counted
 from enginewright.data.errors import TINY, blocks, finite
@@ -20,6 +21,7 @@ ROUNDING = 0.02  # probabilities in few bits may miss a sum of 1 by this much
 class Classification(OneOutput):
     agreement = "top-1 agreement"
     lacking = "no labels or no scores"
+    known, program = LABELLED, "classify"
 
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
         super().__init__(output, class_names)
@@ -58,32 +60,28 @@ class Classification(OneOutput):
         right = [_right(outputs[name][block], truth[places[block]]) for block in blocks(outputs[name])]
         return list(np.concatenate(right).T[: len(self.metrics)])
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
-        name = self.read_from(wanted)
-        return (_top_classes(wanted[name]) == _top_classes(got[name])).astype(np.float64) if name else None
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
+        name = self.read_from(reference)
+        return (_top_classes(reference[name]) == _top_classes(got[name])).astype(np.float64) if name else None
 
-    def leads_kept(self, wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
-        if not (name := self.read_from(wanted)):
+    def leads_kept(self, reference: Outputs, got: Outputs) -> NDArray[np.float64]:
+        if not (name := self.read_from(reference)):
             return np.empty(0)
         shares = []
-        for block in blocks(wanted[name]):
-            exact, found = finite(wanted[name][block]), finite(got[name][block])
+        for block in blocks(reference[name]):
+            exact, found = finite(reference[name][block]), finite(got[name][block])
             answers = exact.argmax(axis=1)
             shares.append(_margins(found, answers) / np.maximum(_margins(exact, answers), TINY))
         return np.concatenate(shares)
 
     def doubt(self, shapes: Shapes) -> str:
         name = self.reads(shapes)
-        return (
-            f", if {name} holds a score per class: else set model.scores" if not (self._classes or self._asked) else ""
-        )
+        return "" if self._classes or self._asked else f", if {name} holds a score per class: else set model.scores"
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         for scores in outputs[self.read_from(outputs) or ""].astype(np.float64):
             probabilities = probabilities_of(scores)
-            best = [
-                int(number) for number in np.argsort(-scores, kind="stable")[:top]
-            ]  # as in validation, the first wins
+            best = np.argsort(-scores, kind="stable")[:top].tolist()  # as in validation, the first of equals wins
             named = [(name_of(self._names, number), number, float(probabilities[number])) for number in best]
             text = "   ".join(f"{name} {share:.1%}" for name, _, share in named)
             listed = [{"class": name, "index": number, "probability": round(share, 6)} for name, number, share in named]

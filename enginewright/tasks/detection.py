@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from enginewright.core.params.model import CHOSEN_ALREADY, NO_SCORES, OF_QUERIES, BoxesParams
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import Known
+from enginewright.core.params.model import CHOSEN_ALREADY, CHOSEN_OUTPUTS, NO_SCORES, OF_QUERIES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.average_precision import Matches, match_all, mean_average_precision
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SINGLES = ("yolov8", "yolov5", "end_to_end")  # forms of one output
-CHOSEN_OUTPUTS = ("boxes", "scores", "classes", "count")  # of an engine that chooses itself
 SAME_PLACE = 0.5  # the overlap from which on two boxes mean the same object
 STILL_SEEN = 0.5  # of a box's score that the other model's box needs to count as found
 MOST_AT_THE_END = 1000  # boxes of a model that selects them itself
@@ -45,6 +45,8 @@ class Detection(Task):
     )
     agreement, answers = "box agreement", "the boxes of "
     lacking = "no boxes are known, or no output has them"
+    known = Known(array="boxes", words="rows of boxes", types="iuf", axes=(3,))
+    program = "detect"
 
     def __init__(
         self,
@@ -55,6 +57,9 @@ class Detection(Task):
     ) -> None:
         """`size` is the height and width of the model's input, if it takes images."""
         self._asked, self._names, self._how, self.size = output, class_names, how or BoxesParams(), size
+
+    def given(self, boxes: BoxesParams | None, preprocessing: Preprocessing | None) -> Self:
+        return type(self)(self._asked, self._names, boxes, preprocessing.crop if preprocessing else None)
 
     def reads(self, shapes: Shapes) -> str | None:
         found = self.layout(shapes)
@@ -72,10 +77,6 @@ class Detection(Task):
             unit = "pixels"
         return self._how.model_copy(update={"form": form, "unit": unit})
 
-    @property
-    def chooses_in_graph(self) -> bool:
-        return self._how.chooses_in_graph
-
     def _layouts(self, shapes: Shapes) -> list[Layout]:
         tables = {name: shape for name, shape in shapes.items() if len(shape) == 3}
         pairs = [
@@ -88,26 +89,18 @@ class Detection(Task):
         ]
         if len(pairs) > 1:  # of four classes, scores look like boxes
             pairs = [pair for pair in pairs if "box" in pair.boxes.lower() and "box" not in str(pair.scores).lower()]
-        singles = [
-            Layout(form, name)
-            for name, shape in tables.items()
-            for form in self._forms(SINGLES)
-            if self._fits(form, shape)
-        ]
+        forms = self._forms(SINGLES)
+        singles = [Layout(form, name) for name in tables for form in forms if self._fits(form, tables[name])]
         found = self._chosen(shapes) or pairs or singles
         return [each for each in found if self._asked is None or self._asked in each.outputs]
 
     def _chosen(self, shapes: Shapes) -> list[Layout]:
         """Return how boxes are read that the model has chosen already. The names say which numbers are which."""
-        named = {
-            meaning: [name for name in shapes if any(word in name.lower() for word in words)]
-            for meaning, words in {"classes": ("class", "label"), "count": ("count", "num")}.items()
-        }
         return [
             Layout(CHOSEN, boxes, scores, (classes, count))
             for boxes, shape in shapes.items()
-            for classes in named["classes"]
-            for count in named["count"]
+            for classes in (name for name in shapes if "class" in name.lower() or "label" in name.lower())
+            for count in (name for name in shapes if "count" in name.lower() or "num" in name.lower())
             for scores in shapes.keys() - {boxes, classes, count}
             if len(shape) == 3 and shape[2] == 4 and len(shapes[scores]) == len(shapes[classes]) == 2
             if _same(shape[1], shapes[scores][1]) and _same(shape[1], shapes[classes][1])
@@ -147,11 +140,9 @@ class Detection(Task):
         if truth is None or not truth.size:
             return None
         largest = int(truth[:, :, 0].max())
-        classes = self._classes(found, shapes)
+        classes, output = self._classes(found, shapes), self.reads(shapes)
         if isinstance(classes, int) and largest >= classes:
-            return (
-                f"samples.source: a box has the class {largest}, and output {self.reads(shapes)} has {classes} classes"
-            )
+            return f"samples.source: a box has the class {largest}, and output {output} has {classes} classes"
         return None
 
     def _unread(self, shapes: Shapes) -> str:
@@ -187,9 +178,9 @@ class Detection(Task):
         )
 
     def _classes(self, layout: Layout, shapes: Shapes) -> object:
-        return None if layout.form in CHOSEN_ALREADY else self.counts(layout, shapes)[1]
+        return None if layout.form in CHOSEN_ALREADY else self._counts(layout, shapes)[1]
 
-    def counts(self, layout: Layout, shapes: Shapes) -> tuple[Any, Any]:
+    def _counts(self, layout: Layout, shapes: Shapes) -> tuple[Any, Any]:
         """Return how many boxes and classes the outputs of a form have that is not chosen."""
         _, rows, columns = shapes[layout.scores or layout.boxes]
         taken = {"yolov8": 4, "yolov5": 5, "detr": 1}.get(layout.form, 0)
@@ -204,10 +195,28 @@ class Detection(Task):
         how, arrays = self.settings(layout.form), [outputs[name] for name in layout.outputs]
         return (find_boxes(of_one, how, self.size) for of_one in zip(*arrays, strict=True))
 
-    def choose(self, outputs: Outputs) -> Outputs:
-        """Return the boxes of each sample as an engine does that chooses them itself: in rows of which the first ones
-        count, and the others are zero."""
-        if (found_in_each := self._found(outputs)) is None:
+    def in_graph(self, shapes: Shapes) -> dict[str, Any]:
+        """Return what model.boxes.nms asks for, with nothing left to find out. The size is that of the images, if boxes
+        are shares of them."""
+        if not self._how.chooses_in_graph or not (layout := self.layout(shapes)):
+            return {}
+        how = self.settings(layout.form)
+        if layout.form in CHOSEN_ALREADY:
+            raise EnginewrightError(
+                f"model.boxes.nms: the model chooses its boxes itself, in the form {layout.form}: set outside"
+            )
+        boxes, classes = self._counts(layout, shapes)
+        if boxes * classes < how.most:
+            raise EnginewrightError(
+                f"model.boxes.most: is {how.most}, and the model has {boxes} boxes of {classes} classes: set it to "
+                f"{boxes * classes} at most"
+            )
+        size = self.size if how.unit == "shares" else None
+        return {"outputs": layout.outputs, "how": how, "classes": classes, "size": size}
+
+    def as_engine(self, outputs: Outputs) -> Outputs:
+        """Return the boxes of each sample in rows of which the first ones count, and the others are zero."""
+        if not self._how.chooses_in_graph or (found_in_each := self._found(outputs)) is None:
             return outputs  # of which the stage export says what they lack
         chosen = np.zeros((len(next(iter(outputs.values()))), self._how.most, 6), np.float32)
         counts = np.zeros((len(chosen), 1), np.float32)
@@ -215,14 +224,14 @@ class Detection(Task):
             rows[: len(found)], count[:] = found, len(found)
         return dict(zip(CHOSEN_OUTPUTS, (chosen[..., :4], chosen[..., 4], chosen[..., 5], counts), strict=True))
 
-    def comparable(self, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+    def comparable(self, reference: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
         """Return boxes that the model has chosen, those of both models in one order: two of nearly the same score
         often swap places. A box that only one of them has counts by its score, for which the other has zero."""
-        layout = self.layout({name: values.shape for name, values in wanted.items()})
-        one, other = self._found(wanted), self._found(got)
+        layout = self.layout({name: values.shape for name, values in reference.items()})
+        one, other = self._found(reference), self._found(got)
         if layout is None or layout.form not in CHOSEN_ALREADY or one is None or other is None:
-            return wanted, got
-        rows = np.zeros((2, len(wanted[layout.boxes]), 2 * self._how.most, 5))
+            return reference, got
+        rows = np.zeros((2, len(reference[layout.boxes]), 2 * self._how.most, 5))
         for place, both in enumerate(zip(one, other, strict=True)):
             for side, found in enumerate(_side_by_side(*both)):
                 rows[side, place, : len(found)] = found
@@ -235,36 +244,33 @@ class Detection(Task):
         matches = match_all(zip(found, (truth[place] for place in places), strict=True))
         return [matches] * len(self.metrics)
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of sure boxes, of PyTorch and of the engine, that the other one has, too. It
         need not be sure of them: a score that moves from just above the limit to just below is the same answer."""
-        one, other = self._found(wanted), self._found(got)
+        one, other = self._found(reference), self._found(got)
         if one is None or other is None:
             return None
         return np.array([self._share_of_same(*both) for both in zip(one, other, strict=True)], np.float64)
 
-    def _share_of_same(self, wanted: Rows, got: Rows) -> float:
-        same = (overlaps(wanted, got) >= SAME_PLACE) & (wanted[:, 5:6] == got[:, 5])
-        scores, others = wanted[:, 4:5], got[:, 4]
+    def _share_of_same(self, reference: Rows, got: Rows) -> float:
+        same = (overlaps(reference, got) >= SAME_PLACE) & (reference[:, 5:6] == got[:, 5])
+        scores, others = reference[:, 4:5], got[:, 4]
         seen = same & (others >= STILL_SEEN * scores), same & (scores >= STILL_SEEN * others)
         sure = np.concatenate([scores[:, 0] >= self._how.sure, others >= self._how.sure])
         return float(np.concatenate([seen[0].any(axis=1), seen[1].any(axis=0)])[sure].mean()) if sure.any() else 1.0
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         for rows in self._found(outputs) or ():
-            yield self._shown(rows[rows[:, 4] >= self._how.sure].astype(np.float64), top)
-
-    def _shown(self, rows: NDArray[np.float64], top: int) -> Shown:
-        boxes = [
-            {
-                "class": name_of(self._names, int(row[5])),
-                "index": int(row[5]),
-                "score": round(float(row[4]), 6),
-                "box": [round(float(value), 2) for value in row[:4]],
-            }
-            for row in rows
-        ]
-        return Shown(text_of(boxes, top), {"boxes": boxes}, top)
+            boxes = [
+                {
+                    "class": name_of(self._names, int(row[5])),
+                    "index": int(row[5]),
+                    "score": round(row[4], 6),
+                    "box": [round(value, 2) for value in row[:4]],
+                }
+                for row in rows[rows[:, 4] >= self._how.sure].tolist()
+            ]
+            yield Shown(text_of(boxes, top), {"boxes": boxes}, top)
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
         """Return the boxes in pixels of the image itself, which they do not leave."""
@@ -293,14 +299,10 @@ def _side_by_side(one: Rows, other: Rows) -> tuple[Rows, Rows]:
             partners[row], alike[:, best] = best, 0
     paired = partners >= 0
     alone = np.delete(other, partners[paired], axis=0)
-    first = np.concatenate([one[:, :5], _without_score(alone)])
-    second = _without_score(one)
-    second[paired] = other[partners[paired], :5]
-    return first, np.concatenate([second, alone[:, :5]])
-
-
-def _without_score(rows: Rows) -> Rows:
-    return np.column_stack([rows[:, :4], np.zeros(len(rows))])
+    first, second = np.concatenate([one, alone])[:, :5], np.concatenate([one, alone])[:, :5]
+    first[len(one) :, 4], second[: len(one), 4] = 0, 0
+    second[: len(one)][paired] = other[partners[paired], :5]
+    return first, second
 
 
 def text_of(boxes: Sequence[dict[str, Any]], top: int) -> str:
@@ -316,9 +318,9 @@ def _same(one: object, other: object) -> bool:
     return one == other or not (isinstance(one, int) and isinstance(other, int))
 
 
-def _counts(size: object, wanted: int, least: int) -> bool:
+def _counts(size: object, expected: int, least: int) -> bool:
     """Tell whether an axis has the wanted size, or at least the least one if none is known."""
-    return isinstance(size, int) and (size == wanted if wanted else size >= least)
+    return isinstance(size, int) and (size == expected if expected else size >= least)
 
 
 def _more(one: object, other: object) -> bool:

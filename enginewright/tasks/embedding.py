@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import Known
 from enginewright.data.errors import TINY, finite
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
@@ -46,6 +47,8 @@ class Embedding(OneOutput):
     metrics = (SPEARMAN,)
     agreement, answers, in_pairs = f"recall@{NEIGHBOURS} of PyTorch's neighbours", "the nearest neighbours of ", True
     lacking = "no pairs with scores, or no output with a vector"
+    known = Known(array="scores", words="a score", types="iuf", axes=(1,), column="score", pairs=True)
+    program = "embed"
 
     def candidates(self, shapes: Shapes) -> list[str]:
         return [name for name, shape in shapes.items() if len(shape) == 2 and shape[1] != 1]
@@ -62,32 +65,37 @@ class Embedding(OneOutput):
         cosines = (vectors[firsts] * vectors[firsts + 1]).sum(axis=1)
         return [np.column_stack([cosines, truth[places[firsts] // 2]]).astype(np.float64)]
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of its nearest neighbours, among all samples, that are PyTorch's nearest.
 
         One that PyTorch has as near as its last neighbour, to AS_NEAR, counts: among thousands of samples many are as
         near, and which of them comes last means nothing. Benchmarks of neighbour searches count the same way.
         """
-        name = self.read_from(wanted)
-        if not name or len(wanted[name]) < 2:
+        name = self.read_from(reference)
+        if not name or len(reference[name]) < 2:
             return None
-        count = min(NEIGHBOURS, len(wanted[name]) - 1)
+        count = min(NEIGHBOURS, len(reference[name]) - 1)
         shares = []
-        for before, after in zip(_cosines(wanted[name]), _cosines(got[name]), strict=True):
+        for before, after in zip(_cosines(reference[name]), _cosines(got[name]), strict=True):
             last = -np.partition(-before, count - 1, axis=1)[:, count - 1 : count]
             nearest = np.argpartition(-after, count - 1, axis=1)[:, :count]
             shares.append((np.take_along_axis(before, nearest, 1) >= last - AS_NEAR).mean(axis=1))
         return np.concatenate(shares)
 
-    def beside(self, wanted: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
+    def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the nearest of all texts, by PyTorch's vectors and by the engine's, each with both cosines."""
-        name = self.read_from(wanted) or ""
-        cosines = [_cosines_to(outputs[name], place) for outputs in (wanted, got)]
-        told = []
-        for near in (int(each.argmax()) for each in cosines):
+        name = self.read_from(reference) or ""
+        cosines = []
+        for directions in (_directions(outputs[name]) for outputs in (reference, got)):
+            cosines.append(directions @ directions[place])
+            cosines[-1][place] = -np.inf
+
+        def nearest(by: NDArray[np.float64]) -> str:
+            near = int(by.argmax())
             before, after = (each[near] for each in cosines)
-            told.append(f"nearest text, cosine {before:.4f} (by the engine {after:.4f}): {words(near)}")
-        return told[0], told[1]
+            return f"nearest text, cosine {before:.4f} (by the engine {after:.4f}): {words(near)}"
+
+        return nearest(cosines[0]), nearest(cosines[1])
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         for vector in outputs[self.read_from(outputs) or ""].astype(np.float64):
@@ -100,13 +108,6 @@ class Embedding(OneOutput):
 def _directions(vectors: NDArray[np.generic]) -> NDArray[np.float64]:
     values = finite(vectors)
     return np.asarray(values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), TINY))
-
-
-def _cosines_to(vectors: NDArray[np.generic], place: int) -> NDArray[np.float64]:
-    directions = _directions(vectors)
-    cosines = directions @ directions[place]
-    cosines[place] = -np.inf
-    return np.asarray(cosines)
 
 
 def _cosines(vectors: NDArray[np.generic]) -> Iterator[NDArray[np.float64]]:

@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import Known
 from enginewright.data.errors import finite
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.embedding import SPEARMAN
@@ -29,6 +30,8 @@ class Ranking(OneOutput):
     metrics = (Metric(SPEARMAN.name, _spearman, unit=""), Metric(f"nDCG@{BEST}", mean, unit=""))
     agreement, answers, in_pairs = "order agreement", "the pairs of ", True
     lacking = "no targets, none that differ, or no output with one score"
+    known = Known(array="targets", words="a target", types="iuf", axes=(1, 2), column="target", questions=True)
+    program, best_first = "rank", True
     _questions: NDArray[np.int64] | None = None  # of the samples that are compared
 
     def candidates(self, shapes: Shapes) -> list[str]:
@@ -64,13 +67,13 @@ class Ranking(OneOutput):
         gains = [_ndcg(scores[each], targets[each]) for each in told]
         return [np.array(values)[:, np.newaxis] for values in (ranks, gains)]
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of the other answers to its question that come before or after it as they do
         with PyTorch. Where nothing is known of questions, there is one."""
-        name = self.read_from(wanted)
-        if not name or len(wanted[name]) < 2:
+        name = self.read_from(reference)
+        if not name or len(reference[name]) < 2:
             return None
-        before, after = _scores(wanted, name), _scores(got, name)
+        before, after = _scores(reference, name), _scores(got, name)
         near, shares, count = AS_GOOD * before.std(), [], len(before)
         questions = np.zeros(count, np.int64) if self._questions is None else self._questions
         for start in range(0, count, ROWS_AT_ONCE):
@@ -82,10 +85,10 @@ class Ranking(OneOutput):
             shares.append(np.where(others > 0, (same.sum(axis=1) - 1) / np.maximum(others, 1), 1.0))
         return np.concatenate(shares)
 
-    def beside(self, wanted: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
+    def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the score of a sample, and its place among the answers to its question."""
-        name, told = self.read_from(wanted) or "", []
-        for outputs in (wanted, got):
+        name, told = self.read_from(reference) or "", []
+        for outputs in (reference, got):
             scores = _scores(outputs, name)
             of = scores if self._questions is None else scores[self._questions == self._questions[place]]
             told.append(f"score {scores[place]:.6g}, place {1 + np.count_nonzero(of > scores[place])} of {len(of)}")

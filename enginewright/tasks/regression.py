@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from enginewright.core.facts import Known
 from enginewright.data.errors import finite
 from enginewright.data.feeds import Outputs
 from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
@@ -29,6 +30,7 @@ class Regression(OneOutput):
         Metric("RMSE", _rmse, unit="", higher_is_better=False),
     )
     lacking = "no targets or no output with them"
+    known = Known(array="targets", words="one or more targets", types="iuf", axes=(1, 2), column="target")
 
     def candidates(self, shapes: Shapes) -> list[str]:
         return [name for name, shape in shapes.items() if len(shape) in (1, 2)]

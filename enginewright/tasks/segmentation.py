@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.facts import IGNORED, Known
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.errors import blocks, finite
 from enginewright.data.feeds import Outputs
@@ -15,7 +16,6 @@ from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, St
 if TYPE_CHECKING:
     from PIL import Image
 
-IGNORED = 255  # in a mask: pixels that do not count
 UNSEEN = -1  # the class of pixels of an image that the model does not see
 Maps = NDArray[np.int64]  # the class of each pixel
 
@@ -32,6 +32,7 @@ class Segmentation(OneOutput):
     metrics = (Metric("mIoU", _mean_iou),)
     agreement, answers = "pixel agreement", "the pixels of "
     lacking = "no masks or no scores"
+    known = Known(array="masks", words="a mask of class numbers", types="iu", axes=(3,), column="mask")
 
     def candidates(self, shapes: Shapes) -> list[str]:
         """Return the outputs of pictures with a channel for each class."""
@@ -66,22 +67,20 @@ class Segmentation(OneOutput):
         ]
         return [np.array(counts, np.float64)]
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
-        if not (name := self.read_from(wanted)):
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
+        if not (name := self.read_from(reference)):
             return None
-        same = [_maps(wanted[name][block]) == _maps(got[name][block]) for block in blocks(wanted[name])]
+        same = [_maps(reference[name][block]) == _maps(got[name][block]) for block in blocks(reference[name])]
         return np.concatenate([part.mean(axis=(1, 2)) for part in same])
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         """Show which share of the picture the largest classes take."""
         for answer in _maps(outputs[self.read_from(outputs) or ""]):
             shares = np.bincount(answer.ravel()) / answer.size
-            largest = [int(number) for number in np.argsort(-shares, kind="stable")[:top] if shares[number] > 0]
-            text = "   ".join(f"{name_of(self._names, number)} {shares[number]:.1%}" for number in largest)
-            areas = [
-                {"class": name_of(self._names, number), "index": number, "share": round(float(shares[number]), 6)}
-                for number in largest
-            ]
+            largest = [number for number in np.argsort(-shares, kind="stable")[:top].tolist() if shares[number] > 0]
+            named = [(name_of(self._names, number), number, float(shares[number])) for number in largest]
+            areas = [{"class": name, "index": number, "share": round(share, 6)} for name, number, share in named]
+            text = "   ".join(f"{name} {share:.1%}" for name, _, share in named)
             yield Shown(text, {"areas": areas}, areas=answer)
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:

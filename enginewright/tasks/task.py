@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.params.model import NO_SCORES
+from enginewright.core.facts import Known
+from enginewright.core.params.model import NO_SCORES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import figure
 from enginewright.data.feeds import Outputs
@@ -69,8 +70,15 @@ class Task(Protocol):
     together: NDArray[np.int64] | None = None  # a number for each sample: answers to those of one depend on each other
     in_pairs: bool = False  # whether an answer is compared with that of each other sample
     lacking: str  # why metrics could not be measured, such as "no labels"
+    known: Known = Known(labels=True)
+    program: str = "answer"  # the name of the example in a bundle
+    best_first: bool = False  # whether answers are shown in their order, those to each question
 
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None: ...
+
+    def given(self, boxes: BoxesParams | None, preprocessing: Preprocessing | None) -> Self:
+        """Return the task with what else params.yaml says of it: how boxes are read, and how images are prepared."""
+        return self
 
     def reads(self, shapes: Shapes) -> str | None:
         """Return the output that the task reads, or None if there is none or it is not clear which."""
@@ -90,15 +98,23 @@ class Task(Protocol):
         """Return the statistics of each metric, or nothing if the outputs hold no answers."""
         ...
 
-    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+    def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of its answer that is the same, or None if that has no meaning."""
         return None
 
-    def comparable(self, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+    def comparable(self, reference: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
         """Return both outputs so that errors between them can be measured number by number."""
-        return wanted, got
+        return reference, got
 
-    def leads_kept(self, wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
+    def in_graph(self, shapes: Shapes) -> dict[str, Any]:
+        """Return what a graph needs to choose among the answers itself, or nothing if it does not."""
+        return {}
+
+    def as_engine(self, outputs: Outputs) -> Outputs:
+        """Return outputs of the model as those of an engine that chooses among the answers itself, if it does."""
+        return outputs
+
+    def leads_kept(self, reference: Outputs, got: Outputs) -> NDArray[np.float64]:
         """Return for each sample how much of the lead of PyTorch's answer over the next best is left, if it has one."""
         return NONE
 
@@ -110,12 +126,12 @@ class Task(Protocol):
         """Return the answer for each sample of a batch, with at most `top` guesses where there are several."""
         ...
 
-    def beside(self, wanted: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
+    def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the answers of PyTorch and of the engine for one text of many, for people. `words` returns what the
         text at a place says."""
         one, other = (
             next(self.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE))
-            for each in (wanted, got)
+            for each in (reference, got)
         )
         return one.text, other.text
 
@@ -136,10 +152,9 @@ def mean(statistics: Statistics, weights: Weights) -> NDArray[np.float64]:
     return means
 
 
-# The base of tasks that read one output: the one that the user names, or the only one of the right shape.
-
-
 class OneOutput(Task):
+    """The base of tasks that read one output: the one that the user names, or the only one of the right shape."""
+
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
         self._asked, self._names = output, class_names
 
@@ -154,17 +169,15 @@ class OneOutput(Task):
     def read_from(self, outputs: Outputs) -> str | None:
         return self.reads({name: values.shape for name, values in outputs.items()})
 
-    def unread(self, shapes: Shapes, wanted: str) -> str | None:
+    def unread(self, shapes: Shapes, what: str) -> str | None:
         """Say why no output is read, if there is not exactly one that may be `wanted`. The user may expect none."""
         if self._asked == NO_SCORES or self.reads(shapes):
             return None
         if self._asked:
-            return f"model.scores: '{self._asked}' is no output with {wanted}"
+            return f"model.scores: '{self._asked}' is no output with {what}"
         if candidates := self.candidates(shapes):
-            return f"model.scores: outputs {', '.join(candidates)} may each be the one with {wanted}: name it"
-        return (
-            f"task: no output has {wanted}; name another task, or set model.scores: {NO_SCORES} to judge errors alone"
-        )
+            return f"model.scores: outputs {', '.join(candidates)} may each be the one with {what}: name it"
+        return f"task: no output has {what}; name another task, or set model.scores: {NO_SCORES} to judge errors alone"
 
     def with_classes(self, shapes: Shapes, axes: int) -> list[str]:
         """Return the outputs of so many axes whose second has each class, or two or more if these are unknown."""

@@ -42,7 +42,7 @@ def test_boxes_in_cpp_are_those_in_python(form, tmp_path):
     how = BoxesParams(form=form, unit="shares" if form in ("detr", "rtdetr") else "pixels", score=0.3)
     found = outputs_of(form if form != "chosen" else "xyxy", images=1)
     if form == "chosen":
-        found = Detection(None, (), how.model_copy(update={"form": "xyxy"}), SIZE).choose(found)
+        found = Detection(None, (), how.model_copy(update={"form": "xyxy", "nms": "graph"}), SIZE).as_engine(found)
     outputs = [values[0] for values in found.values()]
     facts = {
         "boxes": how.model_dump() | {"outputs": list(range(len(outputs)))},

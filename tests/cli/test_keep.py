@@ -9,8 +9,7 @@ from support.searches import search_of, step_of
 from enginewright.cli.commands.keep import RESCUED, SEARCHED, freeze_search
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.precision.rescue.records import RESCUE, Rescue
-from enginewright.precision.search.records import Search
+from enginewright.precision.records import RESCUE, Rescue, Search
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import TimeoutParams
 from enginewright.core.params.model import ModelParams
 from enginewright.core.params.section import Section
-from enginewright.model.records import Weights
+from enginewright.model.checkpoint import Weights
 
 MIXED = {"floating": "bf16", "seconds": 1, "traces": None}
 BEST = {

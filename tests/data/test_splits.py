@@ -8,7 +8,7 @@ from support.paths import ROOT
 
 from enginewright.cli.recipes import apply_recipe
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import ChosenTask
+from enginewright.core.facts import LABELLED
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet, input_file
 from enginewright.data.sources import open_source
@@ -113,7 +113,7 @@ def test_unlabeled_images_leave_no_labels(pets, samples_params):
     source = open_source(samples_params("data/pets/cat/deeper"), Path("data"))
     write_split(source, [0], samples_params(), Path("validation"))
     samples = SampleSet.open(Path("validation"))
-    assert (samples.labels, samples.manifest.class_names, samples.manifest.is_labeled) == (None, (), False)
+    assert (samples.labels, samples.manifest.class_names) == (None, ())
 
 
 def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
@@ -123,7 +123,7 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     recipe = Path("recipe.yaml")
     recipe.write_text("samples: {source: data/pets, validation: 2, training: 0, calibration: 2}\nweights: {source: x}")
     apply_recipe(recipe)
-    ChosenTask(task="classification").write(Path("task.json"))
+    LABELLED.write(Path("task.json"))
     stage(
         Params.read(),
         Path("data"),

@@ -16,16 +16,14 @@ WHAT_IT_DOES = {
     "calibration-method": """
 import numpy as np
 from enginewright.engine.engine import open_engine
-from enginewright.precision.calibration.histogram import Histogram
-from enginewright.precision.calibration.histogram import choose_amax
+from enginewright.precision.calibration.histogram import Histogram, choose_amax
 from enginewright.core.params.all import Params
-from enginewright.core.params.precisions import CalibrationParams
 values = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
 values[0] = 50  # an outlier
 histogram = Histogram(2048)
 histogram.add(values)
 params = Params.read().calibration.model_copy(update={"method": "sigma"})
-CalibrationParams.model_validate(params.model_dump())
+type(params).model_validate(params.model_dump())
 assert 3.8 < choose_amax(histogram, params) < 4.4, choose_amax(histogram, params)
 """,
     "precision": """
@@ -34,7 +32,7 @@ from pathlib import Path
 from onnx import numpy_helper
 from enginewright.core.params.all import Params
 from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.quantization.weight_only import quantize_weights
+from enginewright.precision.weight_only import quantize_weights
 keep = Params.read().precisions["w8"].keep
 before = onnx.load(sys.argv[1])
 onnx.save(quantize_weights(onnx.load(sys.argv[1]), keep), "w8.onnx")

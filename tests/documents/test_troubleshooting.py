@@ -9,7 +9,7 @@ from support.paths import ROOT
 SOURCES = sorted(path for room in ("enginewright", "stages", "tools") for path in ROOT.glob(f"{room}/**/*.py"))
 DOCUMENT = (ROOT / "docs/troubleshooting.md").read_text()
 WRITTEN_OUT = [*ROOT.glob("enginewright/bundle/templates/**/*.j2"), *ROOT.glob(".ci/*")]  # no Python, or not yet
-RAISED = ("EnginewrightError", "ValueError", "_mistake", "ArgumentTypeError", "parser.error", "sys.exit")
+RAISED = ("EnginewrightError", "ValueError", "_mistake", "at_line", "ArgumentTypeError", "parser.error", "sys.exit")
 TOLD = ("_tell_unless_plain",)  # a note, before a reason
 PUT_IN = re.compile(r"\{\{.*?\}\}|\{.*?\}")
 VARIES = "…"

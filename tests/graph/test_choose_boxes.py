@@ -25,7 +25,7 @@ def detector(form, most=40, **more):
 
 
 def chosen_in_graph(task, outputs, opset=20):
-    wanted = BoxesInGraph.of(task, {name: values.shape for name, values in outputs.items()})
+    wanted = BoxesInGraph.model_validate(task.in_graph({name: values.shape for name, values in outputs.items()}))
     made = choose_in_graph(passed_through(outputs, opset), wanted)
     onnx.checker.check_model(made, full_check=True)
     return made
@@ -49,7 +49,7 @@ def test_boxes_chosen_in_a_graph_are_those_chosen_outside(form, opset, tmp_path)
     onnx.save(made, tmp_path / "model.onnx")
     session = open_as_written(made)
     feeds = {f"given_{name}": values for name, values in outputs.items()}
-    wanted = task.choose(outputs)
+    wanted = task.as_engine(outputs)
     assert wanted["count"][0] > 10
     for run in (lambda feeds: run_graph(session, feeds), lambda feeds: in_openvino(tmp_path / "model.onnx", feeds)):
         for images in (slice(3), slice(1)):
@@ -68,7 +68,9 @@ def test_names_that_the_outputs_take_are_made_free():
     given.graph.node[0].input[0], given.graph.input[0].name = "x", "x"
     assert {output.name for output in given.graph.output} == {"boxes", "scores"}
     task = detector("xyxy")
-    made = choose_in_graph(given, BoxesInGraph.of(task, {name: values.shape for name, values in outputs.items()}))
+    made = choose_in_graph(
+        given, BoxesInGraph.model_validate(task.in_graph({name: values.shape for name, values in outputs.items()}))
+    )
     onnx.checker.check_model(made, full_check=True)
     assert {output.name for output in given.graph.output} == {"boxes", "scores"}  # the graph itself stays
     taken = model_of_text("g (float[1,9,4] count) => (float[1,9,4] a) { a = Identity (count) }")
@@ -89,7 +91,7 @@ def test_names_that_the_outputs_take_are_made_free():
 )
 def test_what_cannot_be_chosen_from_is_refused(task, shapes, told):
     with pytest.raises(EnginewrightError, match=told):
-        BoxesInGraph.of(task, shapes)
+        task.in_graph(shapes)
 
 
 def test_an_old_opset_is_refused():

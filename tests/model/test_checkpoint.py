@@ -14,6 +14,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.params.model import ModelParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.model.checkpoint import (
+    Weights,
     apply_weights,
     load_model,
     not_finite,
@@ -22,7 +23,6 @@ from enginewright.model.checkpoint import (
     save_weights,
 )
 from enginewright.model.factory import make_model
-from enginewright.model.records import Weights
 from enginewright.model.weights import obtain_model
 
 MODEL, CLASSES = ModelParams(source="squeezenet1_1", arguments={}), 3
@@ -36,7 +36,7 @@ def given(samples):
         manifest = samples.manifest.model_copy(update={"class_names": tuple(map(str, range(classes)))})
         ours = Params.read(ROOT / "params.yaml").weights
         params = ours.model_copy(update={"source": str(path)})
-        return obtain_model(model, params, SampleSet(samples.folder, manifest), path.parent)[0]
+        return obtain_model(model, params, SampleSet(samples.folder, manifest), path.parent, None, None)[0]
 
     return load
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_does_not_exist_is_named(samples, tmp_path):
     ours = Params.read(ROOT / "params.yaml").weights
     params = ours.model_copy(update={"source": str(tmp_path / "none.pt")})
     with pytest.raises(EnginewrightError, match=r"weights\.source: .*none\.pt does not exist"):
-        obtain_model(MODEL, params, samples, tmp_path)
+        obtain_model(MODEL, params, samples, tmp_path, None, None)
 
 
 @pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")

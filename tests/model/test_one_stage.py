@@ -11,8 +11,7 @@ from torchvision.ops import FrozenBatchNorm2d, batched_nms
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.model import BoxesParams, ModelParams
-from enginewright.model.factory import make_model
-from enginewright.model.one_stage import as_graph, with_usual_epsilon
+from enginewright.model.factory import as_graph, make_model, with_usual_epsilon
 from enginewright.tasks.boxes import find_boxes
 
 SIZE, CLASSES = 128, 4

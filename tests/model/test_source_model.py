@@ -13,7 +13,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.samples import TextPreprocessing
 from enginewright.data.sample_set import Manifest, PreparedTexts, SampleSet
 from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.model.records import Weights
+from enginewright.model.checkpoint import Weights
 from enginewright.model.source_model import (
     open_source_model,
     require_runs,
@@ -21,7 +21,7 @@ from enginewright.model.source_model import (
     require_steady,
     run_model,
 )
-from enginewright.tasks.choose import task_of
+from enginewright.tasks.choose import misfit_of, task_of
 
 FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float32)}
 
@@ -47,9 +47,15 @@ def samples_of(classes):
     return SampleSet(Path("nowhere"), Manifest(class_names=names, **about))
 
 
+def require_fits(run, feeds, samples, scores=None):
+    names = samples.manifest.class_names
+    misfit = partial(misfit_of, task_of("classification", scores, names), truth=samples.truth, class_names=names)
+    return require_runs(run, feeds, samples, misfit)
+
+
 def refusal_of(answer, classes=0):
     with pytest.raises(EnginewrightError) as caught:
-        require_runs(run_of(answer), FEEDS, samples_of(classes))
+        require_fits(run_of(answer), FEEDS, samples_of(classes))
     return str(caught.value)
 
 
@@ -122,7 +128,7 @@ def test_a_model_that_accepts_the_samples_passes():
         return {"map": pixels.reshape(2, 2, 3), "scores": pixels[:, :3]}
 
     for answer, classes in ((lambda pixels: pixels[:, :3], 3), (both, 3), (lambda pixels: pixels.reshape(2, 2, 3), 0)):
-        require_runs(run_of(answer), FEEDS, samples_of(classes))  # 0: the number of classes is unknown
+        require_fits(run_of(answer), FEEDS, samples_of(classes))  # 0: the number of classes is unknown
 
 
 def test_a_model_that_accepts_one_sample_only_is_refused_with_the_setting_for_it():
@@ -142,7 +148,7 @@ def test_a_model_that_accepts_two_samples_is_refused_without_this_setting():
 
     feeds = {"input": np.zeros((4, 6), np.float32)}
     with pytest.raises(EnginewrightError) as caught:
-        require_runs(run_of(answer), feeds, samples_of(0))
+        require_fits(run_of(answer), feeds, samples_of(0))
     assert str(caught.value).startswith("model.source: the model fails on input (4, 6): RuntimeError: ")
     assert "It takes a single sample" not in str(caught.value)
 
@@ -201,9 +207,9 @@ def test_a_single_class_is_told_where_to_list_the_others():
 
 def test_a_model_without_scores_passes_if_model_scores_is_none():
     feeds, outputs = FEEDS, run_of(lambda pixels: pixels[:, :1])
-    assert require_runs(outputs, feeds, samples_of(2), "none")["logits"].shape == (2, 1)
+    assert require_fits(outputs, feeds, samples_of(2), "none")["logits"].shape == (2, 1)
     with pytest.raises(EnginewrightError, match=r"set task, or model\.scores: none"):
-        require_runs(outputs, feeds, samples_of(2))
+        require_fits(outputs, feeds, samples_of(2))
 
 
 def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
@@ -216,9 +222,9 @@ def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
         "scores (2, 2), map (2, 3)"
     )
     for scores in ("scores", "none"):
-        require_runs(run_of(answer), FEEDS, samples_of(2), scores)
-    require_runs(run_of(answer), FEEDS, samples_of(3))
-    require_runs(run_of(answer), FEEDS, samples_of(0))  # without classes there is no accuracy
+        require_fits(run_of(answer), FEEDS, samples_of(2), scores)
+    require_fits(run_of(answer), FEEDS, samples_of(3))
+    require_fits(run_of(answer), FEEDS, samples_of(0))  # without classes there is no accuracy
 
 
 @pytest.mark.parametrize(
@@ -227,7 +233,7 @@ def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
 )
 def test_the_output_that_model_scores_names_must_hold_scores(scores, classes, wanted):
     with pytest.raises(EnginewrightError) as caught:
-        require_runs(run_of(lambda pixels: pixels), FEEDS, samples_of(classes), scores)
+        require_fits(run_of(lambda pixels: pixels), FEEDS, samples_of(classes), scores)
     assert str(caught.value) == (
         f"model.scores: '{scores}' is no output with {wanted}. The model returns logits (2, 6), which would fit task: "
         "embedding or regression"
@@ -256,7 +262,7 @@ def test_a_model_that_answers_at_random_is_refused():
 def test_a_model_whose_answers_depend_on_the_batch_is_refused(answer, told):
     run = run_of(answer)
     with pytest.raises(EnginewrightError, match=told) if told else nullcontext():
-        require_same_alone(run, FEEDS, run(FEEDS), task_of("classification"))
+        require_same_alone(run, FEEDS, run(FEEDS), task_of("classification").comparable)
 
 
 def test_a_detector_whose_boxes_swap_places_answers_the_same():
@@ -268,7 +274,7 @@ def test_a_detector_whose_boxes_swap_places_answers_the_same():
         found = np.zeros((1, 3, 6), np.float32)
         found[0, : len(alone)] = alone
         with pytest.raises(EnginewrightError, match=told) if told else nullcontext():
-            require_same_alone(lambda feeds, found=found: {"found": found}, FEEDS, together, detection)
+            require_same_alone(lambda feeds, found=found: {"found": found}, FEEDS, together, detection.comparable)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -295,4 +301,4 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_named():
     samples = samples_of(0)
     samples = replace(samples, manifest=samples.manifest.model_copy(update={"text": prepared}))
     with pytest.raises(EnginewrightError, match=r"index out of range.*\n.*knows 10 tokens, and texts have up to 8"):
-        require_runs(partial(run_model, words), feeds, samples)
+        require_fits(partial(run_model, words), feeds, samples)

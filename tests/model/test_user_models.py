@@ -26,7 +26,8 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import Manifest, output_file
 from enginewright.engine.engine import open_engine
-from enginewright.model.records import Reference, Weights
+from enginewright.measure.records import Reference
+from enginewright.model.checkpoint import Weights
 
 SMALL_IMAGES = "samples: {preprocessing: {resize: 20, crop: 16}}"
 MAPS = """

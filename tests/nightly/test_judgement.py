@@ -335,8 +335,17 @@ def test_what_is_left_at_its_default_is_no_part_of_the_setting(machine):
     params = Params.read(ROOT / "params.yaml")
     setting = Setting.of(machine, params.model_copy(update={"task": "segmentation"}))
     assert setting.samples.keys() == {"source", "seed", "validation", "training", "preprocessing"}
+    assert setting.samples["preprocessing"].keys() == {"resize", "crop", "interpolation", "mean", "std"}
     assert setting.model == {"source": "resnet18", "arguments": {}, "task": "segmentation"}
     assert Setting.of(machine, params).model == {"source": "resnet18", "arguments": {}}
+    preprocessing = params.samples.preprocessing.model_copy(update={"color": "bgr"})
+    changed = Setting.of(
+        machine,
+        params.model_copy(update={"samples": params.samples.model_copy(update={"preprocessing": preprocessing})}),
+    )
+    assert changed.samples == setting.samples | {
+        "preprocessing": setting.samples["preprocessing"] | {"color": "bgr"},
+    }, "a history of before these parameters had defaults goes on"
 
 
 def test_two_machines_have_a_good_run_each(nights, both, tmp_path, setting):

@@ -18,7 +18,7 @@ from enginewright.core.params.all import Params, Section
 from enginewright.core.params.measuring import TimeoutParams
 from enginewright.core.params.precisions import MixParams, PrecisionParams, SearchParams
 from enginewright.core.params.section import PARAMS_FILE
-from enginewright.pipeline import STAGES as FILES
+from enginewright.pipeline import STAGES as WHERE
 from enginewright.pipeline.parameters import OF_PRECISION, OF_STAGE, complete_for_dvc, write_parameters
 
 LONGEST = 200  # lines
@@ -41,6 +41,7 @@ ALL = "*"
 READERS = (
     "enginewright/cli/commands/bundle.py",
     "enginewright/cli/commands/compare.py",
+    "enginewright/cli/commands/fleet.py",
     "enginewright/cli/commands/keep.py",
     "enginewright/cli/commands/reduce.py",
     "enginewright/cli/commands/upgrade.py",
@@ -107,7 +108,7 @@ BY_FILE = {name.partition("@")[0]: stage for name, stage in STAGES.items()}
 
 def functions_beside(stage):
     """Return the functions of the file that has a stage's function, by name."""
-    path = ROOT / "enginewright/pipeline" / f"{FILES[stage]}.py"
+    path = ROOT / "enginewright/pipeline" / f"{WHERE[stage]}.py"
     return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
@@ -126,8 +127,8 @@ def test_the_plan_is_short_enough_to_be_read():
 
 
 def test_every_stage_has_a_function_and_no_other_is_listed():
-    assert BY_FILE.keys() == FILES.keys()
-    assert all(stage in functions_beside(stage) for stage in FILES)
+    assert BY_FILE.keys() == WHERE.keys()
+    assert all(stage in functions_beside(stage) for stage in WHERE)
 
 
 @pytest.mark.parametrize("name", STAGES)

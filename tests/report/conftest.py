@@ -26,7 +26,7 @@ from enginewright.measure.records import (
     Validation,
 )
 from enginewright.precision.floats import Conversion
-from enginewright.precision.mixing.records import MIX
+from enginewright.precision.records import MIX
 from enginewright.report.evidence import Evidence, Findings, gather_findings
 from enginewright.tasks.classification import Classification
 

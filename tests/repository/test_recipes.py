@@ -16,11 +16,11 @@ from support.texts import texts, write_tokenizer
 
 from enginewright.cli.commands.infer import infer
 from enginewright.cli.recipes import apply_recipe
-from enginewright.core.facts import ChosenTask
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import Manifest
-from enginewright.measure.records import Validation
-from enginewright.model.records import Export, Reference
+from enginewright.measure.records import Reference, Validation
+from enginewright.model.export import Export
+from enginewright.tasks.choose import known_of
 from recipes import regressor, scenes
 
 STAGES = ("samples", "weights", "export", "reference")
@@ -39,7 +39,7 @@ def lay_over(recipe, changes):
     apply_recipe(ROOT / "recipes" / f"{recipe}.yaml")
     Path("smaller.yaml").write_text(changes)
     apply_recipe(Path("smaller.yaml"))
-    ChosenTask(task=Params.read().task).write(Path("artifacts/task.json"))
+    known_of(Params.read().task).write(Path("artifacts/task.json"))
 
 
 def photos(folder, count):
@@ -104,7 +104,8 @@ def test_the_segmenter_finds_the_scenes_and_the_network_that_are_made_for_it(pro
     lay_over("segmenter", "samples: {validation: 8, calibration: 4}\n")
     run_stages(monkeypatch, *WITHOUT_EXPORT)  # tests/tasks/test_pipeline.py exports a segmenter
     manifest, reference = results()
-    assert (manifest.task, len(manifest.class_names), manifest.is_labeled) == ("segmentation", scenes.CLASSES, False)
+    assert (manifest.task, len(manifest.class_names)) == ("segmentation", scenes.CLASSES)
+    assert {sample.label for sample in manifest.samples} == {None}
     assert 0 < reference.metrics["mIoU"] < 1
 
 

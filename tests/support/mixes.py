@@ -1,7 +1,7 @@
 """The answer of the stage mix, of which a test gives what matters to it."""
 
 from enginewright.core.params.precisions import Keep
-from enginewright.precision.mixing.records import Mix
+from enginewright.precision.records import Mix
 
 UNTOLD = {
     "precision": "best",

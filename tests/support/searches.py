@@ -1,6 +1,6 @@
 """A made-up search of int8."""
 
-from enginewright.precision.search.records import Search, SearchedLayer, Step
+from enginewright.precision.records import Search, SearchedLayer, Step
 
 
 def step_of(spared, used, work, **changes):

@@ -91,7 +91,7 @@ def test_a_fault_is_blamed_on_the_side_that_has_it(fault, nms, scenes):
     right = outputs_of(files)
     wrong = FAULTS[fault](right, files)
     if nms == "graph":
-        right, wrong = task.choose(right), task.choose(wrong)
+        right, wrong = task.as_engine(right), task.as_engine(wrong)
     for graph, engine, blamed in ((wrong, wrong, "precision"), (right, wrong, "compiler")):
         pairs = (right, engine), (right, graph), (graph, engine)
         errors = [compare(*task.comparable(*pair)) for pair in pairs]
@@ -104,7 +104,7 @@ def test_a_fault_is_blamed_on_the_side_that_has_it(fault, nms, scenes):
 def test_outputs_without_boxes_stay_as_they_are():
     """The stage reference may come before export, which says what they lack."""
     outputs = {"scores": np.zeros((2, 3), np.float32)}
-    assert task_of("detection", None, (), BoxesParams(nms="graph")).choose(outputs) is outputs
+    assert task_of("detection", None, (), BoxesParams(nms="graph")).as_engine(outputs) is outputs
 
 
 def test_boxes_that_a_model_chose_are_compared_whatever_their_order():

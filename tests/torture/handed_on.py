@@ -147,7 +147,7 @@ def _compare() -> None:
 
 
 def _search() -> bytes:
-    from enginewright.precision.search.records import Search, SearchedLayer, Step
+    from enginewright.precision.records import Search, SearchedLayer, Step
 
     layers = tuple(SearchedLayer(name=name, op_type="Conv", work=0.3, loss=0.01) for name in LAYERS)
     step = Step(spared=0, work=0.0, cosine=0.9, relative_error=0.3, agreement=0.8, metric_drop=0.1, looked_at=8,
@@ -158,13 +158,13 @@ def _search() -> bytes:
 
 
 def _spared() -> None:
-    from enginewright.precision.search.records import Search, in_words
+    from enginewright.precision.records import Search
 
-    print(in_words(Search.read(Path("search.json"))))
+    print(Search.read(Path("search.json")).in_words())
 
 
 def _rescue() -> bytes:
-    from enginewright.precision.rescue.records import Rescue, Tried
+    from enginewright.precision.records import Rescue, Tried
 
     tried = (Tried(names=("equalize",), error=0.1, at_once=0.1),
              Tried(names=("equalize", "round"), error=None, at_once=None))  # fmt: skip
@@ -174,14 +174,14 @@ def _rescue() -> bytes:
 
 
 def _rescued() -> None:
-    from enginewright.precision.rescue.records import Rescue
+    from enginewright.precision.records import Rescue
 
     print(Rescue.read(Path("rescue.json")).in_words())
 
 
 def _mix() -> bytes:
     from enginewright.core.params.precisions import Keep
-    from enginewright.precision.mixing.records import BlockTimes, Candidate, Mix, Speedup
+    from enginewright.precision.records import BlockTimes, Candidate, Mix, Speedup
 
     times = Speedup(middle=1.2, low=1.1, high=1.3)
     block = BlockTimes(first="a", last="b", milliseconds={"int8": 1, "fp32": 2})
@@ -195,13 +195,13 @@ def _mix() -> bytes:
 
 
 def _say_mix() -> None:
-    from enginewright.precision.mixing.records import Mix, in_words
+    from enginewright.precision.records import Mix
 
-    print(in_words(Mix.read(Path("mix.json"))))
+    print(Mix.read(Path("mix.json")).in_words())
 
 
 def _rounded(root: Path) -> bytes:
-    from enginewright.precision.rescue.records import write_rounded
+    from enginewright.precision.records import write_rounded
 
     (root / RESCUED).mkdir(parents=True)
     write_rounded({"w1": np.ones((4, 3), np.int8), "w2": np.ones(5, np.int8)}, root / RESCUED)
@@ -209,7 +209,7 @@ def _rounded(root: Path) -> bytes:
 
 
 def _read_rounded() -> None:
-    from enginewright.precision.rescue.records import digests_of, read_rounded
+    from enginewright.precision.records import digests_of, read_rounded
 
     digests_of(read_rounded(RESCUED))
 

@@ -67,11 +67,12 @@ def _samples(source: Path, task: str = "classification", **changes: object) -> C
         from enginewright.data.sample_set import SampleSet
         from enginewright.data.sources import open_source
         from enginewright.data.splits import write_split
+        from enginewright.tasks.choose import known_of
 
         how = Preprocessing(resize=SIZE, crop=SIZE, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
         given = {"seed": 0, "validation": 1, "training": 0, "calibration": 1, "preprocessing": how} | changes
         params = SamplesParams(source=str(source), **given)
-        found = open_source(params, IMAGES, task, TEXTS)
+        found = open_source(params, IMAGES, known_of(task), TEXTS)
         write_split(found, range(min(len(found), 50)), params, Path("artifacts/samples"), task)
         samples = SampleSet.open(Path("artifacts/samples"))
         samples.cycled(2)

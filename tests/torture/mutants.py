@@ -26,19 +26,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = {  # code, and the tests that are run in turn until one notices: the module's own go before them
-    "enginewright/accuracy/*.py": ("tests/measure", "tests/tasks"),
+    "enginewright/measure/*.py": ("tests/measure", "tests/tasks", "tests/report/test_notes.py"),
+    "enginewright/nightly/*.py": ("tests/nightly",),
     "enginewright/tasks/boxes.py": ("tests/tasks",),
     "enginewright/report/verdict.py": ("tests/report",),
     "enginewright/pipeline/gate.py": ("tests/stages",),
-    "enginewright/regression/*.py": ("tests/measure/test_comparison.py", "tests/measure"),
-    "enginewright/quantization/calibration/*.py": ("tests/precision/calibration", "tests/precision"),
-    "enginewright/search/*.py": ("tests/precision/search", "tests/tasks"),
-    "enginewright/speed/*.py": (
-        "tests/measure",
-        "tests/measure/test_engine_race.py",
-        "tests/measure/test_compare_times.py",
-        "tests/report/test_notes.py",
-    ),
+    "enginewright/precision/calibration/*.py": ("tests/precision/calibration", "tests/precision"),
+    "enginewright/precision/search/*.py": ("tests/precision/search", "tests/tasks"),
 }
 SLOW = "tests/tasks/test_pipeline.py"  # runs whole pipelines
 EXPLAINED = Path(__file__).with_name("survivors.txt")

@@ -10,12 +10,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.text import confidence
 from enginewright.measure.changes import TOGETHER, Outcome, conclusion, describe, read_measurements
 from enginewright.measure.comparison import SpeedChanges, common_precisions, compare_runs
-from enginewright.measure.exported_times import (
-    LIMITS,
-    compare_times,
-    find_exported_times,
-    holds_exported_times,
-)
+from enginewright.measure.exported_times import LIMITS, compare_times, find_exported_times, holds_exported_times
 from enginewright.measure.race import race_runs
 
 STATUSES, UNSURE = {Outcome.REGRESSION: 3, Outcome.NOT_COMPARABLE: 4}, 6

@@ -1,4 +1,6 @@
-"""`enginewright doctor`."""
+"""`enginewright doctor`: check whether `dvc repro` can run here.
+
+The checks of this file use only Python's own library: where packages are missing, nothing else could be imported."""
 
 import importlib.metadata
 import json
@@ -8,19 +10,15 @@ import subprocess
 import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from enginewright.cli.arguments import painted
 from enginewright.core.installing import how_to_install, old_name_hint
 from enginewright.core.text import first_few
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
 
 EXAMPLES = """\
 examples:
@@ -40,14 +38,9 @@ def run(chosen: Namespace) -> int:
     return 0 if can_run(checks) else 1
 
 
-# Check whether `dvc repro` can run here: Python, packages, project, git and disk. These checks use only Python's own
-# library. Where packages are missing, nothing else could be imported.
-
-PIPELINE = "pipeline"  # the extra with all that `dvc repro` needs
 PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
-ROOT_FILES = ("dvc.yaml", "params.yaml")
 NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
-INSTALL = f"make repro in a clone, else: {how_to_install(PIPELINE)}"
+INSTALL = f"make repro in a clone, else: {how_to_install('pipeline')}"
 
 
 class State(StrEnum):
@@ -94,21 +87,14 @@ def examine_packages() -> Check:
         return Check("packages", State.WRONG, "enginewright itself is not installed", INSTALL)
     if find_spec("packaging") is None:
         return Check("packages", State.WRONG, "packaging is missing", INSTALL)
-    missing, others, total = _against(pinned)
-    if missing:
-        return Check("packages", State.WRONG, f"missing: {first_few(missing)}", INSTALL)
-    if others:
-        return Check("packages", State.NOTE, f"not the versions that were tried: {first_few(others)}", INSTALL)
-    return Check("packages", State.FINE, f"all {total} in the versions that were tried")
-
-
-def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
     from packaging.requirements import Requirement
 
     lines = [Requirement(line) for line in pinned]
-    extras = {PIPELINE}.union(*(one.extras for one in lines if one.name == "enginewright"))  # an extra contains others
-    wanted = [one for one in lines if one.name != "enginewright" and _applies(one, extras)]
-    missing, others = [], []
+    # An extra contains others.
+    extras = {"pipeline"}.union(*(one.extras for one in lines if one.name == "enginewright"))
+    others = (one for one in lines if one.name != "enginewright")
+    wanted = [one for one in others if not one.marker or any(one.marker.evaluate({"extra": name}) for name in extras)]
+    missing, untried = [], []
     for one in wanted:
         try:
             found = importlib.metadata.version(one.name)
@@ -116,16 +102,16 @@ def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
             missing.append(one.name)
             continue
         if not one.specifier.contains(found, prereleases=True):
-            others.append(f"{one.name} {found}, not {one.specifier}")
-    return missing, others, len(wanted)
-
-
-def _applies(wanted: "Requirement", extras: Collection[str]) -> bool:
-    return wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in extras)
+            untried.append(f"{one.name} {found}, not {one.specifier}")
+    if missing:
+        return Check("packages", State.WRONG, f"missing: {first_few(missing)}", INSTALL)
+    if untried:
+        return Check("packages", State.NOTE, f"not the versions that were tried: {first_few(untried)}", INSTALL)
+    return Check("packages", State.FINE, f"all {len(wanted)} in the versions that were tried")
 
 
 def examine_project() -> Check:
-    here, absent = Path.cwd(), [name for name in ROOT_FILES if not Path(name).exists()]
+    here, absent = Path.cwd(), [name for name in ("dvc.yaml", "params.yaml") if not Path(name).exists()]
     if absent:
         remedy = "go to a project, or make one here: enginewright new"
         return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)

@@ -23,10 +23,10 @@ from enginewright.cli.inputs import (
     print_answer,
 )
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import RANKING
 from enginewright.core.progress import progress
 from enginewright.data.texts import Text
 from enginewright.engine.record import EngineRecord, read_engine, require_engine
+from enginewright.tasks.choose import class_of
 
 UNREADABLE = 5
 WIDEST = 60  # of a column of texts, in a line for people
@@ -113,7 +113,7 @@ def infer(
         size = batch_size(engine.record, batch)
         batches = [found[start : start + size] for start in range(0, len(found), size)]
         answers = (answer for few in _with_bar(batches) for answer in reader.answer(few, top, bool(drawn)))
-        is_ranking = text is not None and text.together > 1 and engine.record.task == RANKING
+        is_ranking = text is not None and text.together > 1 and class_of(engine.record.task).best_first
         for answer in best_first(answers) if is_ranking else answers:
             unread += answer.error is not None
             print_answer(answer, min(width, WIDEST) if text else width, as_lines)

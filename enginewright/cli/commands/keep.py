@@ -9,8 +9,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.params.edit import Content, edit_params, overlay
 from enginewright.core.params.section import PARAMS_FILE
-from enginewright.precision.rescue.records import RESCUE, Rescue
-from enginewright.precision.search.records import Search
+from enginewright.precision.records import RESCUE, Rescue, Search
 
 SEARCHED, RESCUED = Path("artifacts/searched"), Path("artifacts/rescued")
 EXAMPLES = """\

@@ -12,6 +12,7 @@ from enginewright.core.params.section import Section, Share
 Form = Literal["xyxy", "xywh", "cxcywh", "detr", "rtdetr", "yolov5", "yolov8", "end_to_end", "chosen"]
 OF_QUERIES = ("detr", "rtdetr")  # forms whose boxes are shares, and are not found several times
 CHOSEN_ALREADY = ("end_to_end", "chosen")  # forms of models that choose among their boxes themselves
+CHOSEN_OUTPUTS = ("boxes", "scores", "classes", "count")  # of an engine that chooses itself
 
 
 class BoxesParams(Section):

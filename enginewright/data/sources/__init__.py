@@ -4,30 +4,30 @@ from dataclasses import replace
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import CLASSIFICATION, DETECTION
+from enginewright.core.facts import LABELLED, Known
 from enginewright.core.params.samples import SamplesParams
 from enginewright.core.text import is_unicode
 from enginewright.core.user_files import user_file
-from enginewright.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, Tensors, open_array, open_tensors
+from enginewright.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, Tensors, open_array, open_digits, open_tensors
 from enginewright.data.sources.detections import ANNOTATIONS, open_coco, open_yolo_folder
 from enginewright.data.sources.files import ImageFiles, read_classes
-from enginewright.data.sources.folders import open_digits, open_folder, open_masked_folder
+from enginewright.data.sources.folders import open_folder, open_masked_folder
 from enginewright.data.sources.tables import Texts, open_table, open_texts
-from enginewright.data.sources.truth import Known
 
 TEXTS = Path("data/texts")
 Source = ImageFiles | ImageArray | Tensors | Texts
 
 
-def open_source(params: SamplesParams, data: Path, task: str = CLASSIFICATION, texts: Path = TEXTS) -> Source:
+def open_source(params: SamplesParams, data: Path, known: Known = LABELLED, texts: Path = TEXTS) -> Source:
     """Open the samples with what the task wants to know of them, as far as it is there. Texts lie in another folder."""
-    source = _open_texts(params, texts, Known(task)) if params.text else _open(params, data, Known(task, params.ignore))
+    known = known.model_copy(update={"ignore": params.ignore})
+    source = _open_texts(params, texts, known) if params.text else _open(params, data, known)
     names = (*source.class_names, *(source.names if isinstance(source, ImageFiles) else ()))
     if odd := [name for name in names if not is_unicode(name)]:
         raise EnginewrightError(
             f"samples.source: {odd[0]!r} is a name whose bytes are no text in UTF-8: rename the file"
         )
-    return source if Known(task).labels else replace(source, labels=None)
+    return source if known.labels else replace(source, labels=None)
 
 
 def _open_texts(params: SamplesParams, texts: Path, known: Known) -> Source:
@@ -46,11 +46,11 @@ def _open(params: SamplesParams, data: Path, known: Known) -> Source:
     path = user_file(params.source, data, "samples.source", "digits")
     if params.preprocessing is None:
         return open_tensors(path, listed, known, params.input)
-    if known.task == DETECTION and (path.suffix == ".json" or (path / ANNOTATIONS).is_file()):
+    if known.array == "boxes" and (path.suffix == ".json" or (path / ANNOTATIONS).is_file()):
         return open_coco(path / ANNOTATIONS if path.is_dir() else path, data, listed)
-    if known.task == DETECTION and (path / "images").is_dir():
+    if known.array == "boxes" and (path / "images").is_dir():
         return open_yolo_folder(path, data, listed)
-    if path.is_dir() and known.task == "segmentation":
+    if path.is_dir() and known.array == "masks":
         return open_masked_folder(path, data, listed, known.ignore)
     if path.is_dir():
         return open_folder(path, data, listed)

@@ -1,4 +1,4 @@
-"""Read pixels from a NumPy file: an .npz with `images` and perhaps `labels`, or an .npy with only images."""
+"""Read NumPy files: pixels, in an .npz with `images` and perhaps `labels` or an .npy, or an array for each input."""
 
 import hashlib
 import shutil
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import Known
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import in_one_line
@@ -22,7 +23,7 @@ from enginewright.data.feeds import INPUT_TYPES
 from enginewright.data.preprocessing import Pixels, pixels_of
 from enginewright.data.sample_set import Sample, input_file, start_npy_file
 from enginewright.data.sources.files import LABELS, Classes, Prepared, class_each
-from enginewright.data.sources.truth import LABELLED, Known, Truths
+from enginewright.data.sources.truth import QUESTIONS, Truths, truths_of
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 
@@ -51,8 +52,8 @@ class ImageArray:
         return Prepared(sample, pixels_of(image, how), truth)
 
 
-def open_array(path: Path, listed: Classes | None, known: Known = LABELLED) -> ImageArray:
-    arrays = read_arrays(path, ("images", *known.arrays))
+def open_array(path: Path, listed: Classes | None, known: Known) -> ImageArray:
+    arrays = read_arrays(path, ("images", known.array, QUESTIONS))
     images, labels = arrays["images"], arrays.get(LABELS)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
         raise EnginewrightError(
@@ -69,22 +70,31 @@ def open_array(path: Path, listed: Classes | None, known: Known = LABELLED) -> I
         )
     written = None if labels is None else [str(label) for label in labels.tolist()]
     labelled = class_each(written, listed, lambda index: f"{path}, image {index},")
-    return ImageArray(path.name, pixels, *labelled, truths=known.truths(path, arrays, len(images)))
+    return ImageArray(path.name, pixels, *labelled, truths=truths_of(known, path, arrays, len(images)))
 
 
-def read_arrays(path: Path, wanted: Sequence[str] = ()) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a NumPy file, or only those that are wanted, of which the first must be there."""
+def open_digits() -> ImageArray:
+    """Open the 1,797 handwritten digits of 8 by 8 pixels that come with scikit-learn."""
+    from sklearn.datasets import load_digits  # takes a second to import, and no other source needs it
+
+    digits = load_digits()
+    pixels = (digits.images * (255 / 16)).round().astype(np.uint8)
+    return ImageArray("digits", pixels, digits.target.tolist(), tuple(map(str, digits.target_names)), digits=4)
+
+
+def read_arrays(path: Path, expected: Sequence[str] = ()) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of a NumPy file, or only those that are expected, of which the first must be there."""
     try:
         if path.suffix == ".npy":
             return {"images": np.load(path, mmap_mode="r", allow_pickle=False)}
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-            if wanted and wanted[0] not in names:
+            if expected and expected[0] not in names:
                 raise EnginewrightError(
-                    f"samples.source: {path} holds {', '.join(names) or 'nothing'}, but no array called {wanted[0]}; "
+                    f"samples.source: {path} holds {', '.join(names) or 'nothing'}, but no array called {expected[0]}; "
                     "to feed the model with arrays by the names of its inputs, set samples.preprocessing: null"
                 )
-            return {name: _map(archive, name) for name in names if not wanted or name in wanted}
+            return {name: _map(archive, name) for name in names if not expected or name in expected}
     except EnginewrightError:
         raise
     except Exception as error:  # NumPy and zipfile raise what the parsers beneath them do: of Python, of zlib
@@ -111,11 +121,10 @@ def _map(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
         return array
 
 
-# Read arrays that models without images, or with several inputs, take as they are: one for each input in an .npz.
-
-
 @dataclass(frozen=True)
 class Tensors:
+    """Arrays that models without images, or with several inputs, take as they are."""
+
     name: str
     arrays: Mapping[str, NDArray[np.generic]]  # by the names of the inputs
     labels: list[int] | None
@@ -158,7 +167,7 @@ def _native(array: NDArray[np.generic]) -> np.dtype[np.generic]:
     return array.dtype.newbyteorder("=")
 
 
-def open_tensors(path: Path, listed: Classes | None, known: Known = LABELLED, only: str = "input") -> Tensors:
+def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) -> Tensors:
     """Open an archive whose arrays have the names of the inputs, or the array of the `only` input. One more has what
     the task wants to know, such as `labels`. Where that is a score of each pair, the two samples of a pair lie along
     the second axis."""
@@ -171,10 +180,11 @@ def open_tensors(path: Path, listed: Classes | None, known: Known = LABELLED, on
     if path.suffix == ".npy":
         arrays = {only: next(iter(arrays.values()))}
     labels = arrays.pop(LABELS, None) if known.labels else None
-    told = {name: arrays.pop(name) for name in known.arrays if name in arrays and name != LABELS}
+    names = {known.array, *([QUESTIONS] if known.questions else ())} - {LABELS}
+    beside = {name: arrays.pop(name) for name in names & arrays.keys()}
     _require_feedable(path, arrays, labels)
-    truths = known.truths(path, told, len(next(iter(arrays.values()))))
-    paired = known.task == "embedding" and truths is not None
+    truths = truths_of(known, path, beside, len(next(iter(arrays.values()))))
+    paired = known.pairs and truths is not None
     if paired and (alone := [name for name, array in arrays.items() if array.shape[1:2] != (2,)]):
         raise EnginewrightError(
             f"samples.source: {path} has a score for each pair, so {alone[0]} needs the two samples of a pair along "

@@ -1,4 +1,4 @@
-"""Read annotations of boxes as COCO writes them: a JSON file with images, annotations and categories."""
+"""Read boxes of images as COCO has them, in one JSON file, and as YOLO has them, in a text file for each image."""
 
 import json
 import re
@@ -14,9 +14,16 @@ from enginewright.core.facts import COLUMNS, COUNTED, CROWD
 from enginewright.core.params.section import load_yaml, yaml_problem
 from enginewright.core.text import first_few, is_unicode
 from enginewright.core.user_files import lies_in
-from enginewright.data.sources.files import MOST_CLASSES, Classes, ImageFiles, is_image
-from enginewright.data.sources.folders import pictures
-from enginewright.data.sources.truth import Boxes, Rows, require_boxes, wrong_box
+from enginewright.data.sources.files import (
+    MOST_CLASSES,
+    Classes,
+    ImageFiles,
+    at_line,
+    is_image,
+    pictures,
+    require_pairs,
+)
+from enginewright.data.sources.truth import Boxes, require_boxes, wrong_box
 
 ANNOTATIONS = "annotations.json"  # in a folder of images
 SECTIONS = ("images", "annotations", "categories")
@@ -29,23 +36,21 @@ def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
     categories = _by_id(file, document, "categories", ("name",))
     classes = listed or Classes.of([str(categories[each]["name"]) for each in sorted(categories)])
     places = _places(file, categories, classes)
-    rows: dict[Any, list[list[float]]] = {identity: [] for identity in images}
-    numbers: dict[Any, list[int]] = {identity: [] for identity in images}
+    found: dict[Any, list[tuple[int, list[float]]]] = {identity: [] for identity in images}
     for number, annotation in enumerate(document["annotations"]):
-        image, row = _row(file, number, annotation, rows, places)
-        rows[image].append(row)
-        numbers[image].append(number)
-    order = list(images)
-    arrays = [np.array(rows[identity], np.float64).reshape(-1, COLUMNS) for identity in order]
-    require_boxes(file, arrays, classes.names)
-    boxes = Boxes(
-        arrays,
-        lambda index, row: _where(file, "annotations", numbers[order[index]][row]),
-        sizes=[_size(images[identity]) for identity in order],
-    )
-    files = [_image_file(file, number, images[each], data) for number, each in enumerate(order)]
-    _print_unlisted_images(file, files)
-    names = [str(images[identity]["file_name"]) for identity in order]
+        image, row = _row(file, number, annotation, images, places)
+        found[image].append((number, row))
+    rows = [np.array([row for _, row in each], np.float64).reshape(-1, COLUMNS) for each in found.values()]
+    require_boxes(file, rows, classes.names)
+    numbers = [[number for number, _ in each] for each in found.values()]
+    sizes = [_size(image) for image in images.values()]
+    boxes = Boxes(rows, lambda index, row: _where(file, "annotations", numbers[index][row]), sizes=sizes)
+    files = [_image_file(file, number, image, data) for number, image in enumerate(images.values())]
+    # One without boxes would be listed, too.
+    beside = {path for folder in {each.parent for each in files} for path in folder.iterdir() if is_image(path)}
+    if left := sorted(map(str, beside.difference(files))):
+        print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left, most=3)}")
+    names = [str(image["file_name"]) for image in images.values()]
     return ImageFiles(files, names, None, classes.names, truths=boxes)
 
 
@@ -135,13 +140,6 @@ def _image_file(file: Path, number: int, image: Mapping[str, Any], data: Path) -
     return found
 
 
-def _print_unlisted_images(file: Path, listed: Sequence[Path]) -> None:
-    """Print which images lie beside those that are listed. One without boxes would be listed, too."""
-    beside = {path for folder in {each.parent for each in listed} for path in folder.iterdir() if is_image(path)}
-    if left := sorted(map(str, beside.difference(listed))):
-        print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left, most=3)}")
-
-
 def _mistake(file: Path, name: str, number: int, what: str) -> EnginewrightError:
     return EnginewrightError(f"samples.source: {_where(file, name, number)} {what}")
 
@@ -158,14 +156,14 @@ def _where(file: Path, name: str, number: int) -> str:
     return f"{file}, entry {number} of {name},"
 
 
-# Read a folder with the folders `images` and `labels`: for each image a text file of boxes, as YOLO has them.
-
 CLASSES_FILES = ("classes.txt", "data.yaml", "dataset.yaml")
-Lines = list[tuple[int, list[float]]]  # the number of a line, and the row that it makes
 
 
 def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
-    images, labels = pictures(root / "images", data), _label_files(root / "labels")
+    """Open the folders `images` and `labels`, in which an image and its boxes have the same name."""
+    images, folder = pictures(root / "images", data), root / "labels"
+    texts = sorted(file for file in folder.rglob("*.txt") if file.name not in CLASSES_FILES)
+    labels = {file.relative_to(folder).with_suffix("").as_posix(): file for file in texts}
     if not images:
         raise EnginewrightError(
             f"samples.source: {root} holds no images for detection: it needs {root}/images, and {root}/labels with a "
@@ -175,35 +173,25 @@ def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFil
     files = [images[name] for name in names]
     paths = [file.relative_to(root).as_posix() for file in files]
     known = listed or _named_classes(root)
-    if not (root / "labels").is_dir():
+    if not folder.is_dir():
         return ImageFiles(files, paths, None, known.names if known else ())
-    _require_pairs(root, images, labels)
+    require_pairs(root, images, labels, "labels", ": an image without boxes has an empty one")
     lines = [_read_labels(labels[name], known) for name in names]
     rows = [np.array([row for _, row in each], np.float64).reshape(-1, COLUMNS) for each in lines]
-    classes = known or _numbered(root, rows)
+    if (classes := known) is None:
+        most = max((int(each[:, 0].max()) for each in rows if len(each)), default=-1)
+        if most < 0:
+            raise EnginewrightError(
+                f"samples.source: {root}/labels holds no box, and {CLASSES_FILES[0]} names no classes"
+            )
+        classes = Classes.of([str(number) for number in range(most + 1)])
     require_boxes(root, rows, classes.names)
     boxes = Boxes(rows, lambda index, row: f"{labels[names[index]]}, line {lines[index][row][0]},", shares=True)
     return ImageFiles(files, paths, None, classes.names, truths=boxes)
 
 
-def _label_files(folder: Path) -> dict[str, Path]:
-    found = sorted(file for file in folder.rglob("*.txt") if file.name not in CLASSES_FILES)
-    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in found}
-
-
-def _require_pairs(root: Path, images: dict[str, Path], labels: dict[str, Path]) -> None:
-    for ours, others, there, hint in (
-        (images, labels, "labels", ": an image without boxes has an empty one"),
-        (labels, images, "images", ""),
-    ):
-        if alone := sorted(ours.keys() - others.keys()):
-            more = f", nor have {len(alone) - 1} more" if len(alone) > 1 else ""
-            raise EnginewrightError(
-                f"samples.source: {ours[alone[0]]} has no file of its name in {root / there}{more}{hint}"
-            )
-
-
-def _read_labels(file: Path, classes: Classes | None) -> Lines:
+def _read_labels(file: Path, classes: Classes | None) -> list[tuple[int, list[float]]]:
+    """Return the numbers of the lines that hold boxes, and the row that each makes."""
     try:
         lines = file.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -218,16 +206,16 @@ def _label(file: Path, number: int, line: str, classes: Classes | None) -> list[
         kind, x, y, width, height = map(float, cells)
     except ValueError:
         what = f"has {len(cells)} cells" if len(cells) != 5 else "holds what is no number"
-        raise _bad_label(file, number, f"{what}; a box is: class, centre x, centre y, width and height") from None
+        raise at_line(file, number, f"{what}; a box is: class, centre x, centre y, width and height") from None
     most = len(classes.names) if classes else MOST_CLASSES
     if not (kind.is_integer() and 0 <= kind < most):
-        raise _bad_label(file, number, f"has the class {cells[0]}, which is not from 0 to {most - 1}")
+        raise at_line(file, number, f"has the class {cells[0]}, which is not from 0 to {most - 1}")
     left, top = x - width / 2, y - height / 2
     if why := wrong_box((left, top, width, height)):
-        raise _bad_label(file, number, why)
+        raise at_line(file, number, why)
     if max(width, height) > 2:
         why = f"has a box of {width:g} by {height:g}; these are shares of the image, not pixels"
-        raise _bad_label(file, number, why)
+        raise at_line(file, number, why)
     return [kind, left, top, left + width, top + height, COUNTED]
 
 
@@ -247,14 +235,3 @@ def _named_classes(root: Path) -> Classes | None:
     if not isinstance(names, list) or not names or len({str(name) for name in names}) < len(names):
         raise EnginewrightError(f"samples.source: {file} has no list of classes with a name for each")
     return Classes.of([str(name) for name in names])
-
-
-def _numbered(root: Path, rows: list[Rows]) -> Classes:
-    most = max((int(each[:, 0].max()) for each in rows if len(each)), default=-1)
-    if most < 0:
-        raise EnginewrightError(f"samples.source: {root}/labels holds no box, and {CLASSES_FILES[0]} names no classes")
-    return Classes.of([str(number) for number in range(most + 1)])
-
-
-def _bad_label(file: Path, number: int, what: str) -> EnginewrightError:
-    return EnginewrightError(f"samples.source: {file}, line {number}, {what}")

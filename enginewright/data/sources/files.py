@@ -1,4 +1,4 @@
-"""Read images that are single files, either all of them with a label or none."""
+"""Read images that are single files, and find the classes that their labels mean."""
 
 import io
 import re
@@ -19,7 +19,7 @@ from enginewright.core.params.samples import Preprocessing
 from enginewright.core.progress import progress
 from enginewright.core.spread import Cluster, Work, spread
 from enginewright.core.text import first_few
-from enginewright.core.user_files import user_file
+from enginewright.core.user_files import lies_in, user_file
 from enginewright.data.preprocessing import ImageFile, Pixels, decode, in_form
 from enginewright.data.sample_set import AT_ONCE, Sample
 from enginewright.data.sources.truth import Truths
@@ -31,6 +31,39 @@ def is_image(entry: Path) -> bool:
     """Tell by its name whether a file is an image. To open a pipe would be to wait for who writes into it."""
     hidden = entry.name.startswith(".")  # some systems put hidden files beside each photo
     return entry.suffix.lower() in IMAGE_SUFFIXES and not hidden and entry.is_file()
+
+
+def pictures(folder: Path, data: Path) -> dict[str, Path]:
+    """Return the images in and below a folder by their names without suffix."""
+    found: dict[str, Path] = {}
+    for file in sorted(filter(is_image, folder.rglob("*"))):
+        require_within(file, data)
+        name = file.relative_to(folder).with_suffix("").as_posix()
+        if name in found:
+            raise EnginewrightError(f"samples.source: {found[name]} and {file} have the same name but for their suffix")
+        found[name] = file
+    return found
+
+
+def require_within(file: Path, data: Path) -> None:
+    if not lies_in(file, data):
+        raise EnginewrightError(
+            f"samples.source: {file} is a link out of {data}/, so DVC would not see it change: copy it there"
+        )
+
+
+def require_pairs(root: Path, images: dict[str, Path], others: dict[str, Path], there: str, hint: str = "") -> None:
+    """Refuse an image without a file of its name in the folder `there`, and the other way round."""
+    for ours, theirs, folder, ending in ((images, others, there, hint), (others, images, "images", "")):
+        if alone := sorted(ours.keys() - theirs.keys()):
+            more = f", nor have {len(alone) - 1} more" if len(alone) > 1 else ""
+            raise EnginewrightError(
+                f"samples.source: {ours[alone[0]]} has no file of its name in {root / folder}{more}{ending}"
+            )
+
+
+def at_line(file: Path, line: int, what: str) -> EnginewrightError:
+    return EnginewrightError(f"samples.source: {file}, line {line}, {what}")
 
 
 class Prepared(NamedTuple):
@@ -52,11 +85,9 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.files)
 
-    def prepare(self, index: int, how: Preprocessing) -> Prepared:
-        return self.described(index, how, decoded(self.files[index], how))
-
-    def described(self, index: int, how: Preprocessing, found: "Decoded") -> Prepared:
+    def prepare(self, index: int, how: Preprocessing, found: "Decoded | None" = None) -> Prepared:
         """Add what is known of an image to what its file holds, which may have been decoded elsewhere."""
+        found = found or decoded(self.files[index], how)
         label = None if self.labels is None else self.labels[index]
         sample = Sample(name=self.names[index], sha256=found.sha256, label=label)
         truth = self.truths.prepare(index, how, found.size) if self.truths else None
@@ -64,8 +95,16 @@ class ImageFiles:
 
     def refusal(self, first: EnginewrightError) -> EnginewrightError:
         """Return the error, or one that names all broken files: who removes one after the other waits for each."""
-        found = progress(in_parallel(_is_broken, self.files), "looking for broken images", len(self), "images")
-        broken = [str(file) for file, is_broken in zip(self.files, found, strict=True) if is_broken]
+
+        def is_broken(file: Path) -> bool:
+            try:
+                decode(file)
+            except EnginewrightError:
+                return True
+            return False
+
+        found = progress(in_parallel(is_broken, self.files), "looking for broken images", len(self), "images")
+        broken = [str(file) for file, refused in zip(self.files, found, strict=True) if refused]
         if len(broken) < 2:
             return first
         return EnginewrightError(
@@ -78,21 +117,13 @@ class ImageFiles:
         parts = [indices[start : start + AT_ONCE] for start in range(0, len(indices), AT_ONCE)]
         given = (FilesPart(tuple(self.files[index] for index in part)) for part in parts)
         for part, found in zip(parts, spread(Decoding(how), given, cluster), strict=True):
-            yield from (self.described(index, how, each) for index, each in zip(part, found, strict=True))
+            yield from (self.prepare(index, how, each) for index, each in zip(part, found, strict=True))
 
 
 class Decoded(NamedTuple):
     sha256: str
     pixels: Pixels
     size: tuple[int, int]  # of the image as it is
-
-
-def _is_broken(file: ImageFile) -> bool:
-    try:
-        decode(file)
-    except EnginewrightError:
-        return True
-    return False
 
 
 def decoded(file: ImageFile, how: Preprocessing) -> Decoded:
@@ -118,12 +149,11 @@ class FilesPart:
     files: tuple[ImageFile, ...]
 
     def packed(self) -> Self:
-        return type(self)(tuple(Carried(str(file), _content(file)) for file in self.files))
+        def content(file: ImageFile) -> bytes:
+            with file.open("rb") as opened:
+                return opened.read()
 
-
-def _content(file: ImageFile) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read()
+        return type(self)(tuple(Carried(str(file), content(file)) for file in self.files))
 
 
 @dataclass(frozen=True)
@@ -135,8 +165,6 @@ class Decoding(Work[FilesPart, list[Decoded]]):
         yield lambda part: [decoded(file, self.how) for file in part.files]
 
 
-# Find the classes, in the order of the model's outputs, and the class that each label means.
-
 MOST_CLASSES = 100_000
 NUMBER = re.compile(r"(-?\d+)(\.\d*)?")  # spreadsheets and pandas write whole numbers with a fraction, too
 MOST_DIGITS = 9
@@ -146,7 +174,8 @@ Where = Callable[[int], str]  # says where the label of an index stands
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes: labels use the `keys`, such as n01440764, and people read the `names`, such as tench."""
+    """The classes, in the order of the model's outputs. Labels use the `keys`, such as n01440764, and people read the
+    `names`, such as tench."""
 
     keys: tuple[str, ...]
     names: tuple[str, ...]
@@ -190,7 +219,7 @@ def class_each(
 
 def _classes_of(labels: Sequence[str], where: Where) -> Classes:
     """Return the classes that labels name: names in alphabetical order, or all numbers from 0 to the largest."""
-    names = [index for index, label in enumerate(labels) if not _is_number(label)]
+    names = [index for index, label in enumerate(labels) if not NUMBER.fullmatch(label)]
     if len(names) == len(labels):
         return Classes.of(sorted(set(labels)))
     if names:
@@ -211,7 +240,7 @@ def _classes_of(labels: Sequence[str], where: Where) -> Classes:
 def _places(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
     """Return the places of labels. Numbers that name no class are places themselves."""
     places = {key: place for place, key in enumerate(classes.keys)}
-    by_number = all(_is_number(label) for label in labels) and not places.keys() >= set(labels)
+    by_number = all(NUMBER.fullmatch(label) for label in labels) and not places.keys() >= set(labels)
     numbers = [_whole(label) if by_number else places.get(label) for label in labels]
     for index, number in enumerate(numbers):
         if number is None or not 0 <= number < len(places):
@@ -220,10 +249,6 @@ def _places(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
                 f"samples.source: {where(index)} gives the label {labels[index]!r}, which is not {known}"
             )
     return [number for number in numbers if number is not None]
-
-
-def _is_number(label: str) -> bool:
-    return bool(NUMBER.fullmatch(label))
 
 
 def _whole(label: str) -> int | None:

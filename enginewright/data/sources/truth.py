@@ -1,4 +1,4 @@
-"""Read what is known of samples besides labels, which is written beside them: numbers to be returned, or masks."""
+"""What is known of samples besides labels, and written beside them: boxes, masks, numbers, and questions."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,17 +12,52 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import CLASSIFICATION, COLUMNS, COUNTED, DETECTION, IGNORED_BOX, NO_CLASS, RANKING, is_own
+from enginewright.core.facts import COLUMNS, COUNTED, IGNORED, IGNORED_BOX, LABELLED, NO_CLASS, Known
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import first_few
 from enginewright.data.preprocessing import pixels_of, place
 
-# The known boxes of images, which are moved as the preprocessing moves what is in them.
-
+QUESTIONS = "questions"  # the array that says which samples are answers to one question
 LARGEST = 1e300  # of a number that is a place in an image
 BEYOND = 0.01  # of the image's sides, by which a box may lie outside: annotations are rounded
 ENOUGH = 0.25  # of a box must be left by the crop; of smaller remains nobody could tell what they are
 Rows = NDArray[np.float64]
+
+
+class Truths(Protocol):
+    def like(self, how: Preprocessing | None) -> NDArray[np.generic]:
+        """Return an array of the type and shape that each sample has."""
+        ...
+
+    def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
+        """Return what is known of a sample; `size` is the width and height of its image."""
+        ...
+
+
+def truths_of(known: Known, path: Path, arrays: Mapping[str, NDArray[np.generic]], count: int) -> Truths | None:
+    """Return what a file of arrays says beside labels, or None if it says nothing."""
+    questions = arrays.get(QUESTIONS) if known.questions else None
+    if questions is not None and (questions.shape != (count,) or questions.dtype.kind not in "iuU"):
+        raise EnginewrightError(
+            f"samples.source: {QUESTIONS} of {path} is {questions.dtype} of shape {questions.shape}; it needs a "
+            f"whole number or a name for each of {count} samples"
+        )
+    if known.array == LABELLED.array or (found := arrays.get(known.array)) is None:
+        return None if questions is None else ranked(None, questions)
+    if len(found) != count or found.dtype.kind not in known.types or found.ndim not in known.axes or 0 in found.shape:
+        raise EnginewrightError(
+            f"samples.source: {known.array} of {path} is {found.dtype} of shape {found.shape}; task {known.task} "
+            f"needs {known.words} for each of {count} samples"
+        )
+    if known.array == "masks":
+        return Masks(found, known.ignore)
+    if known.array == "boxes":
+        return boxes_of_array(path, found)
+    rows = found if known.labels else found.astype(np.float64)
+    if not np.isfinite(rows).all():
+        raise EnginewrightError(f"samples.source: {known.array} of {path} holds NaN or infinity")
+    numbers = rows.reshape(count, -1) if known.array == "targets" else rows
+    return ranked(numbers, questions) if known.questions else Numbers(numbers)
 
 
 @dataclass(frozen=True)
@@ -99,83 +134,6 @@ def require_boxes(path: Path, rows: Sequence[Rows], names: Sequence[str]) -> Non
         print(f"MIND: {path} has no box of {len(empty)} of its {len(names)} classes: {first_few(empty, most=3)}")
 
 
-QUESTIONS = "questions"  # the array that says which samples are answers to one question
-IGNORED = 255  # in written masks: pixels that do not count
-Mask = NDArray[np.uint8]
-
-
-class Truths(Protocol):
-    def like(self, how: Preprocessing | None) -> NDArray[np.generic]:
-        """Return an array of the type and shape that each sample has."""
-        ...
-
-    def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
-        """Return what is known of a sample; `size` is the width and height of its image."""
-        ...
-
-
-@dataclass(frozen=True)
-class Known:
-    """Name what a task wants to be known of samples, and how that is written in a file of arrays."""
-
-    task: str = CLASSIFICATION
-    ignore: int = IGNORED
-
-    @property
-    def array(self) -> str:
-        names = {
-            CLASSIFICATION: "labels",
-            DETECTION: "boxes",
-            "segmentation": "masks",
-            "embedding": "scores",
-            "regression": "targets",
-            RANKING: "targets",
-        }
-        return names.get(self.task, "truth")
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        return (self.array, QUESTIONS) if self.task == RANKING else (self.array,)
-
-    @property
-    def labels(self) -> bool:
-        """Tell whether labels are wanted. The folders of a data set for classification serve other tasks as well."""
-        return self.task == CLASSIFICATION or is_own(self.task)
-
-    def truths(self, path: Path, arrays: Mapping[str, NDArray[np.generic]], count: int) -> "Truths | None":
-        """Return the array that is no labels, or None if there is none."""
-        questions = arrays.get(QUESTIONS) if self.task == RANKING else None
-        if questions is not None and (questions.shape != (count,) or questions.dtype.kind not in "iuU"):
-            raise EnginewrightError(
-                f"samples.source: {QUESTIONS} of {path} is {questions.dtype} of shape {questions.shape}; it needs a "
-                f"whole number or a name for each of {count} samples"
-            )
-        if self.task == CLASSIFICATION or (found := arrays.get(self.array)) is None:
-            return None if questions is None else ranked(None, questions)
-        wanted = {
-            DETECTION: ("iuf", (3,)),
-            "segmentation": ("iu", (3,)),
-            "embedding": ("iuf", (1,)),
-            "regression": ("iuf", (1, 2)),
-            RANKING: ("iuf", (1, 2)),
-        }
-        kinds, axes = wanted.get(self.task, ("biuf", range(1, 9)))
-        if len(found) != count or found.dtype.kind not in kinds or found.ndim not in axes or 0 in found.shape:
-            raise EnginewrightError(
-                f"samples.source: {self.array} of {path} is {found.dtype} of shape {found.shape}; task {self.task} "
-                f"needs {WORDS.get(self.task, 'numbers')} for each of {count} samples"
-            )
-        if self.task == "segmentation":
-            return Masks(found, self.ignore)
-        if self.task == DETECTION:
-            return boxes_of_array(path, found)
-        rows = found.astype(np.float64) if self.task in WORDS else found
-        if not np.isfinite(rows).all():
-            raise EnginewrightError(f"samples.source: {self.array} of {path} holds NaN or infinity")
-        numbers = rows.reshape(count, -1) if self.array == "targets" else rows
-        return ranked(numbers, questions) if self.task == RANKING else Numbers(numbers)
-
-
 def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
     """Return boxes of the shape (images, boxes, 6). Rows of the class -1 fill images that have fewer."""
     if rows.shape[2] != COLUMNS:
@@ -189,16 +147,6 @@ def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
             if why := wrong_box((left, top, right - left, bottom - top)):
                 raise EnginewrightError(f"samples.source: image {index} of {path} {why}")
     return Boxes(kept, lambda index, row: f"image {index} of {path}, box {row},")
-
-
-WORDS = {
-    DETECTION: "rows of boxes",
-    "segmentation": "a mask of class numbers",
-    "embedding": "a score",
-    "regression": "one or more targets",
-    RANKING: "a target",
-}
-LABELLED = Known()
 
 
 @dataclass(frozen=True)
@@ -242,9 +190,16 @@ class Masks:
 
     def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
         """Scale and crop a mask as its image was, without mixing classes."""
-        given, name = self.masks[index], self._name(index)
-        values = _read(given) if isinstance(given, Path) else np.asarray(given)
-        mask = _in_bytes(values, self.ignore, name)
+        given = self.masks[index]
+        name = str(given) if isinstance(given, Path) else f"mask {index}"
+        numbers = (_read(given) if isinstance(given, Path) else np.asarray(given)).astype(np.int64)
+        wrong = (numbers != self.ignore) & ((numbers < 0) | (numbers >= IGNORED))
+        if wrong.any():
+            raise EnginewrightError(
+                f"samples.source: {name} holds the value {numbers[wrong][0]}; classes are 0 to {IGNORED - 1}, and "
+                f"samples.ignore, {self.ignore}, is for pixels that do not count"
+            )
+        mask = np.where(numbers == self.ignore, IGNORED, numbers).astype(np.uint8)
         if how is None:
             return mask
         if size != (mask.shape[1], mask.shape[0]):
@@ -253,15 +208,8 @@ class Masks:
                 f"samples.source: {name} has {mask.shape[1]} by {mask.shape[0]} pixels, and its image has {image}: "
                 "a mask needs the size of its image"
             )
-        nearest = how.model_copy(
-            update={"color": "grey", "interpolation": "nearest", "fill": IGNORED, "layout": "nchw"}
-        )
-        scaled: Mask = pixels_of(Image.fromarray(mask), nearest)[0]
-        return scaled
-
-    def _name(self, index: int) -> str:
-        given = self.masks[index]
-        return str(given) if isinstance(given, Path) else f"mask {index}"
+        changes = {"color": "grey", "interpolation": "nearest", "fill": IGNORED, "layout": "nchw"}
+        return np.asarray(pixels_of(Image.fromarray(mask), how.model_copy(update=changes))[0])
 
 
 def _read(path: Path) -> NDArray[np.generic]:
@@ -277,14 +225,3 @@ def _read(path: Path) -> NDArray[np.generic]:
             f"samples.source: the mask {path} is a picture in colours; it must hold the number of each pixel's class"
         )
     return values
-
-
-def _in_bytes(values: NDArray[np.generic], ignore: int, name: str) -> Mask:
-    numbers = values.astype(np.int64)
-    wrong = (numbers != ignore) & ((numbers < 0) | (numbers >= IGNORED))
-    if wrong.any():
-        raise EnginewrightError(
-            f"samples.source: {name} holds the value {numbers[wrong][0]}; classes are 0 to {IGNORED - 1}, and "
-            f"samples.ignore, {ignore}, is for pixels that do not count"
-        )
-    return np.where(numbers == ignore, IGNORED, numbers).astype(np.uint8)

@@ -37,7 +37,12 @@ def find_gpu() -> Hardware | None:
     if why_no_gpu():
         return None
     name, capability, cuda = describe_device()
-    return Hardware(name, capability, driver_version(), cuda)
+    try:
+        pynvml.nvmlInit()
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:  # this library is missing, or does not answer
+        driver = "unknown"
+    return Hardware(name, capability, driver, cuda)
 
 
 def why_no_gpu() -> str | None:
@@ -49,15 +54,6 @@ def why_no_gpu() -> str | None:
     except EnginewrightError as error:
         return str(error)
     return None
-
-
-def driver_version() -> str:
-    """Return the version of the driver, or "unknown" where this library is missing or does not answer."""
-    try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return "unknown"
 
 
 class GpuConditions(Record):

@@ -303,7 +303,8 @@ class TensorRT(Library):
         if not self.is_rtx and build.tensorrt.version_compatible:
             runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
         with plan.open("rb") as file:  # mapped, so that a large plan is not held in memory beside the engine made of it
-            engine = runtime.deserialize_cuda_engine(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if plan.stat().st_size else b""
+            engine = runtime.deserialize_cuda_engine(content)
         if engine is None:
             again = "Run `dvc repro` to build it again"
             raise EnginewrightError(f"{self.title} cannot load {plan}: {self.why(again)}")

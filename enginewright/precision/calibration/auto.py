@@ -43,23 +43,22 @@ def choose_ranges(
     histograms: Mapping[str, Histogram],
     samples: SampleSet,
     params: CalibrationParams,
-    wanted: Dialect,
+    dialect: Dialect,
 ) -> Choice:
     """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
 
     def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
-        way, chosen = params.model_copy(update={"method": method}), list(names)
-        return dict(zip(chosen, in_parallel(lambda name: choose_amax(histograms[name], way), chosen), strict=True))
+        by, chosen = params.model_copy(update={"method": method}), list(names)
+        return dict(zip(chosen, in_parallel(lambda name: choose_amax(histograms[name], by), chosen), strict=True))
 
     if params.method != AUTO:
         return Choice(ranges(params.method, histograms), {}, {})
     lowest = {name: histogram.lowest for name, histogram in histograms.items()}
     channels = {
-        name: each.channels for name, each in histograms.items() if wanted.by_channel and each.channels is not None
+        name: each.channels for name, each in histograms.items() if dialect.by_channel and each.channels is not None
     }
-    beyond = nodes_in_floats("int8", graph, ranges("max", histograms), wanted, wanted.rest)
-    is_symmetric = wanted.compiler != "cpu"
-    trial = Trial(graph, lowest, beyond, channels, is_symmetric, wanted.exact_sums)
+    beyond = nodes_in_floats("int8", graph, ranges("max", histograms), dialect, dialect.rest)
+    trial = Trial(graph, lowest, beyond, channels, dialect.compiler != "cpu", dialect.exact_sums)
     tried = [name for names in trial.groups for name in names]
     fixed = fixed_batch(graph)
     parts = ((0, fixed), (fixed, 2 * fixed)) if fixed else (CHOOSING, CHECKING)
@@ -84,10 +83,10 @@ def choose_by_outputs(
     best, lowest = min(((method, cost(by_method[method])) for method in METHODS), key=lambda pair: pair[1])
     amax, methods = dict(by_method[best]), dict.fromkeys(by_method[best], best)
     for names, method in _most_different(trial.groups, by_method, best)[:TRIES]:
-        wanted = {name: by_method[method][name] for name in names}
-        tried = cost(amax | wanted)
+        changed = amax | {name: by_method[method][name] for name in names}
+        tried = cost(changed)
         if tried < (1 - WORTH_TAKING) * lowest:
-            amax, methods, lowest = amax | wanted, methods | dict.fromkeys(names, method), tried
+            amax, methods, lowest = changed, methods | dict.fromkeys(names, method), tried
     check = trial.on(checking)
     costs = {method: check(by_method[method]) for method in METHODS}
     costs[AUTO] = costs[best] if amax == by_method[best] else check(amax)

@@ -40,7 +40,7 @@ def calibrate_graph(
     source: Path,
     samples: SampleSet,
     params: CalibrationParams,
-    wanted: Dialect,
+    dialect: Dialect,
     cluster: Cluster | None,
     calibrated: Path,
 ) -> Calibration:
@@ -51,7 +51,7 @@ def calibrate_graph(
     batch = fixed or batch_in_memory(graph, samples, params.batch)
     counted, answers = measure_samples(Measuring(source, params.bins), samples, batch, bool(fixed), cluster)
     histograms = with_moved(graph, counted)
-    choice = choose_ranges(graph, histograms, samples, params, wanted)
+    choice = choose_ranges(graph, histograms, samples, params, dialect)
     cache = calibrated / "calibration.cache"
     write_cache(choice.amax, cache)
     record = measured_provenance(
@@ -80,10 +80,8 @@ def ranges_by(known: Calibration, graph: onnx.ModelProto, samples: SampleSet, ch
 
     def amax(name: str) -> float:
         method = known.methods.get(name, "max" if known.method == AUTO else known.method)
-        way = CalibrationParams.model_validate(
-            {"method": method, "percentile": known.percentile, "bins": known.bins, "batch": 1, "file": None}
-        )
-        return choose_amax(histograms[name], way)
+        by = {"method": method, "percentile": known.percentile, "bins": known.bins, "batch": 1, "file": None}
+        return choose_amax(histograms[name], CalibrationParams.model_validate(by))
 
     found = [name for name in known.amax if name in histograms]
     channels = {name: histograms[name].channels for name in known.channels if name in histograms}

@@ -22,11 +22,20 @@ from enginewright.measure.race import AFTER, BEFORE, open_contender, race_sides
 from enginewright.measure.timing import Bind, Timings, race
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import Ingredients, quantize_beside, rewritten
-from enginewright.precision.mixing.records import Assignment, Candidate, Speedup
 from enginewright.precision.mixing.traces import Bench, LayersTimes, Parts
-from enginewright.precision.rescue.records import Rescued, digest_of, open_calibrated, open_rescued
+from enginewright.precision.records import (
+    AIM,
+    SEARCH,
+    Assignment,
+    Candidate,
+    Rescued,
+    Speedup,
+    digest_of,
+    open_calibrated,
+    open_rescued,
+    spared_layers,
+)
 from enginewright.precision.search.checks import Checks
-from enginewright.precision.search.records import AIM, SEARCH, spared_layers
 
 CONFIDENCE, SEED = 0.95, 0
 INT8 = 0  # its number among the candidates

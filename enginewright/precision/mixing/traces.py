@@ -25,8 +25,8 @@ from enginewright.measure.benchmark import time_layers
 from enginewright.measure.records import Trace
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.in_dialect import Ingredients
-from enginewright.precision.mixing.records import Assignment, BlockTimes
 from enginewright.precision.placement import FLOATS, PRODUCTS, arithmetic_nodes
+from enginewright.precision.records import Assignment, BlockTimes
 
 Block = tuple[str, ...]  # the names of its nodes
 BlocksTimes = Mapping[PrecisionName, Sequence[float]]  # the milliseconds of each block in each type, int8 first

@@ -90,7 +90,7 @@ def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Nod
     """Multiply by ones, which may become scales, what products of matrices read beside others that can take none.
     Return each Mul that is added, what it multiplies, and the ones."""
     reached = {node for seam in find_seams(model) for node, _ in seam.readers}
-    add, added = Inserter(model), []
+    insert, added = Inserter(model), []
     for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
         last, uses = len(value.shape or ()) - 1, value.uses()
         products = [(node, index) for node, index in uses if node.op_type != "Conv" and node.name not in kept]
@@ -98,8 +98,8 @@ def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Nod
         size = value.shape[last] if readers and value.shape else None
         if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
             continue
-        ones = add.constant(readers[0], f"{value.name}.factors", np.ones(size, dtype_of(value)))
-        divided = add.value(f"{value.name}.divided")
+        ones = insert.constant(readers[0], f"{value.name}.factors", np.ones(size, dtype_of(value)))
+        divided = insert.value(f"{value.name}.divided")
         divided.shape, divided.type = value.shape, value.type
         factors = ir.node("Mul", [value, ones], outputs=[divided], name=divided.name)
         for node in readers:

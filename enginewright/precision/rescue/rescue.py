@@ -26,8 +26,8 @@ from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import shares_of_work
 from enginewright.precision.in_dialect import Ingredients, quantize_in_dialect, rewritten, value_ranges
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes
+from enginewright.precision.records import Rescue, Rescued, Tried
 from enginewright.precision.rescue.equalize import equalize
-from enginewright.precision.rescue.records import Rescue, Rescued, Tried
 from enginewright.precision.rescue.round import round_weights
 
 FITTED, CONFIRMED = 32, 64  # the most samples to round weights by, and those that must confirm a rescue

@@ -19,7 +19,7 @@ from enginewright.graph.onnx_file import fixed_batch
 from enginewright.measure.agreement import Judge, Lost, compare
 from enginewright.measure.intervals import Figure, estimate
 from enginewright.precision.calibration.measure import SMALL
-from enginewright.precision.search.records import AIM, Step
+from enginewright.precision.records import AIM, Step
 
 CHOOSING = 8  # samples to measure layers by
 FIRST = 32  # of the samples to check by, which are enough where very much is lost, or hardly anything

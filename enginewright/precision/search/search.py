@@ -13,8 +13,8 @@ from platformdirs import user_cache_path
 from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.files import sha256_of
 from enginewright.core.progress import progress
+from enginewright.precision.records import AIM, Step
 from enginewright.precision.search.checks import LOST
-from enginewright.precision.search.records import AIM, Step
 from enginewright.precision.search.trials import LayerTrial
 
 REST = 4  # that part of the other layers is spared next where the promise does not hold

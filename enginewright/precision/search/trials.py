@@ -19,8 +19,8 @@ from enginewright.data.run_all import OutputsOf, outputs_on
 from enginewright.graph.as_written import GraphWork, run_optimized
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.placement import Placement, arithmetic_nodes
+from enginewright.precision.records import Step
 from enginewright.precision.search.checks import Checks
-from enginewright.precision.search.records import Step
 from enginewright.precision.write_int8 import Range, Rounded, Writer
 
 TOGETHER = 16  # layers that one session switches: opening it takes as long as measuring one of a large network

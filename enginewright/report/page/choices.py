@@ -3,9 +3,7 @@
 from collections import Counter
 
 from enginewright.core.text import counted, first_few
-from enginewright.precision.mixing.records import Mix
-from enginewright.precision.rescue.records import Rescue, errors_in_words
-from enginewright.precision.search.records import Search, SearchedLayer, in_words
+from enginewright.precision.records import Mix, Rescue, Search, SearchedLayer, errors_in_words
 from enginewright.report.page.charts import Row, bar, dot, draw_rows
 from enginewright.report.page.picture import Figure, Picture, from_zero
 from enginewright.report.tables import Table, table
@@ -16,7 +14,7 @@ MOST_LAYERS = 40  # those that lose most, in the order of the graph
 
 
 def describe_search(found: Search) -> str:
-    words, (_, tried, others) = in_words(found), found.samples
+    words, (_, tried, others) = found.in_words(), found.samples
     samples = f", on {tried} calibration samples; {others} others judged the answer" if found.layers else ""
     return f"{words[0].upper()}{words[1:]}{samples}."
 

@@ -110,14 +110,23 @@ def _draw_against_speed(
 
 def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """Draw the latencies by batch size: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
-    pictures, first = [], findings.precisions[0]  # the baselines are shown as they ran beside it
+    pictures = []
     for batch in findings.batches:
-        raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
-        raced += [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
-        rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
+        rows = []
+        for label, look, entry, contender in _contenders(findings, looks):
+            latency = entry.latency(batch, contender)
+            rows.append(Row(label, _spread(latency), f"{short(latency.p50)} ms", look))
         drawn = draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, "ms per batch", "Medians: ")
         pictures.append(Figure(f"Batch {batch}", drawn))
     return pictures
+
+
+def _contenders(findings: Findings, looks: Looks) -> list[tuple[str, str, Evidence, str]]:
+    """Return the label and the look of each, beside whose figures it was timed, and its name there: the baselines, as
+    they ran beside the first precision, and then the engines."""
+    first = findings.precisions[0]
+    baselines = [(baseline_title(name), "faint", first, name) for name in findings.baselines]
+    return baselines + [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
 
 
 def _spread(latency: Latency) -> tuple[Mark, ...]:
@@ -132,13 +141,10 @@ def _spread(latency: Latency) -> tuple[Mark, ...]:
 
 def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """Draw the median latencies over an axis of the user's, such as the length of texts."""
-    first = findings.precisions[0]
-    if not (sizes := first.benchmark.sizes):
+    if not (sizes := findings.precisions[0].benchmark.sizes):
         return []
-    raced = [(baseline_title(name), "faint", first, name) for name in findings.baselines]
-    raced += [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
     curves = []
-    for title, look, entry, contender in raced:
+    for title, look, entry, contender in _contenders(findings, looks):
         points = tuple(
             (each.size, one.p50)
             for each in entry.benchmark.sizes
@@ -162,14 +168,14 @@ def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
 
 
 def _throughput(findings: Findings, looks: Looks, batch: int) -> Picture:
-    first, kind = findings.precisions[0], findings.kind
-    rows = []
-    for name in findings.baselines:
-        rate = first.latency(batch, name).images_per_second
-        drawn = bar(rate, tooltip=f"{rate:,.0f} {kind}/s, 1 request")
-        rows.append(Row(baseline_title(name), (drawn,), f"{rate:,.0f}", "faint"))
-    for entry in findings.precisions:
-        look, found = looks[entry.precision], entry.throughputs(batch)
+    rows, kind = [], findings.kind
+    for label, look, entry, contender in _contenders(findings, looks):
+        if contender != ENGINE:
+            rate = entry.latency(batch, contender).images_per_second
+            drawn = bar(rate, tooltip=f"{rate:,.0f} {kind}/s, 1 request")
+            rows.append(Row(label, (drawn,), f"{rate:,.0f}", look))
+            continue
+        found = entry.throughputs(batch)
         rates = [entry.images_per_second(one) for one in found]
         bars = []
         for one, rate in zip(found, rates, strict=True):
@@ -178,7 +184,7 @@ def _throughput(findings: Findings, looks: Looks, batch: int) -> Picture:
             bars.append(bar(rate, f"{look} lighter" if single else look, f"{rate:,.0f} {kind}/s, {how}"))
         figures = " · ".join(f"{rate:,.0f}" for rate in rates)
         most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
-        rows.append(Row(entry.precision, tuple(bars), figures, look, most))
+        rows.append(Row(label, tuple(bars), figures, look, most))
     title, about = f"Throughput at batch {batch}", f"{kind.capitalize()} per second: "
     return draw_rows(f"throughput-{batch}", title, rows, f"{kind}/s", about)
 

@@ -14,6 +14,7 @@ from enginewright.core.params.samples import Preprocessing, SamplesParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
+from enginewright.tasks.choose import known_of
 
 WIDTH, HEIGHT = 80, 40
 HOW = Preprocessing(resize=20, resize_mode="stretch", crop=20, interpolation="nearest", mean=(0, 0, 0), std=(1, 1, 1))
@@ -45,7 +46,7 @@ def params_of(source, **more):
 def opened(source, how=HOW, **more):
     """Return names of the classes, and each sample's name and boxes, by way of the folder of a split."""
     params = params_of(source, preprocessing=how, **more)
-    found = open_source(params, DATA, "detection")
+    found = open_source(params, DATA, known_of("detection"))
     write_split(found, range(len(found)), params, Path("split"), "detection")
     samples = SampleSet.open(Path("split"))
     truth = samples.truth

@@ -8,7 +8,7 @@ from PIL import Image
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.user_files import user_file
 from enginewright.data.sources import open_source
-from enginewright.data.sources.folders import open_digits
+from enginewright.data.sources.arrays import open_digits
 
 
 def test_a_folder_of_class_folders_gives_names_labels_and_hashes(pets, samples_params):

@@ -12,6 +12,7 @@ from enginewright.core.params.samples import SamplesParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
+from enginewright.tasks.choose import known_of
 
 ABOUT = {"seed": 0, "validation": 1, "training": 0, "calibration": 1, "preprocessing": None}
 
@@ -26,7 +27,7 @@ def opened(name, content, task="classification", **text):
     Path("data/texts", name).write_bytes(content if isinstance(content, bytes) else content.encode())
     how = {"tokenizer": "data/texts/tokenizer.json", "longest": 8, "multiple_of": 4} | text
     params = SamplesParams(source=f"data/texts/{name}", text=how, **ABOUT)
-    return open_source(params, Path("data/images"), task, Path("data/texts")), params
+    return open_source(params, Path("data/images"), known_of(task), Path("data/texts")), params
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
+from enginewright.tasks.choose import known_of
 
 SCENES, ROWS, TABLE = Path("data/scenes"), Path("data/rows.npz"), Path("data/scenes.csv")
 MASK = np.arange(8 * 12, dtype=np.uint8).reshape(8, 12) % 3
@@ -27,7 +28,7 @@ def split(tmp_path, monkeypatch, samples_params):
 
     def split(task, source, indices=(2, 0), **changes):
         params = samples_params(str(source), ignore=9, **changes)
-        write_split(open_source(params, Path("data"), task), indices, params, Path("split"), task)
+        write_split(open_source(params, Path("data"), known_of(task)), indices, params, Path("split"), task)
         return SampleSet.open(Path("split"))
 
     return split

@@ -8,7 +8,7 @@ from support.mixes import mix_with
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.precision.mixing.race import Made, choose
-from enginewright.precision.mixing.records import Mix, Speedup, in_words
+from enginewright.precision.records import Mix, Speedup
 
 TYPES = ("int8", "bf16", "fp32")
 WAYS = [*((each, each) for each in TYPES), ("int8", "bf16"), ("bf16", "fp32")]
@@ -65,16 +65,16 @@ def test_what_breaks_a_threshold_is_no_candidate():
 def test_promised_stands_beside_delivered():
     promised = "layer times promised 1.400 times (1.333 to 1.467) the speed of int8"
     raced = races(SLOW, 1, 0.9, 0.8, 1.2, 0.7)
-    assert in_words(chosen(raced, used=(0, 0, 0, 2, 2))) == (
+    assert chosen(raced, used=(0, 0, 0, 2, 2)).in_words() == (
         "best is int8, faster than bf16 and fp32: no mix of them keeps the thresholds on calibration samples"
     )
     lost = "best is bf16, faster than fp32, while int8 takes 200% of what the thresholds allow: no mix of them"
-    assert in_words(chosen(raced, used=(2, 0, 0, 2, 2))).startswith(lost)
+    assert chosen(raced, used=(2, 0, 0, 2, 2)).in_words().startswith(lost)
     lost = "best is fp32, while int8 takes 200% and bf16 takes 80% of what the thresholds allow: no mix of them"
-    assert in_words(chosen(raced, used=(2, 0.8, 0, 2, 2))).startswith(lost)
+    assert chosen(raced, used=(2, 0.8, 0, 2, 2)).in_words().startswith(lost)
     best_mix = f"for the best mix, int8 with 1 of 2 parts in bf16, {promised}"
-    assert in_words(chosen(raced)).endswith(f"{best_mix}, and a race delivered 0.800 times (0.780 to 0.820)")
-    unraced = in_words(chosen(None, traces="data/traces/board"))
+    assert chosen(raced).in_words().endswith(f"{best_mix}, and a race delivered 0.800 times (0.780 to 0.820)")
+    unraced = chosen(None, traces="data/traces/board").in_words()
     assert unraced.endswith(
         f"{promised}, and nothing was raced, because layer times are those of data/traces/board, from a board"
     )
@@ -86,7 +86,7 @@ def test_each_type_of_a_mix_is_counted():
         (1.2, 0.7, "best is int8 with 11 of 55 parts in bf16 and 2 in fp32: layer times"),
         (0.7, 1.2, "best is bf16 with 1 of 2 parts in fp32: layer times"),
     ):
-        assert in_words(chosen(races(FAST, 1, 0.9, 0.8, first, second), ways=ways)).startswith(counted)
+        assert chosen(races(FAST, 1, 0.9, 0.8, first, second), ways=ways).in_words().startswith(counted)
 
 
 @pytest.mark.parametrize("number", [-1, 0, 5])

@@ -19,9 +19,8 @@ from enginewright.measure.records import Trace
 from enginewright.pipeline import mix as module
 from enginewright.precision.mixing import race
 from enginewright.precision.mixing.race import Races
-from enginewright.precision.mixing.records import MIX, Mix, Speedup
 from enginewright.precision.mixing.traces import Bench, layers_in_turns, read_traces
-from enginewright.precision.rescue.records import RESCUE, Rescue
+from enginewright.precision.records import MIX, RESCUE, Mix, Rescue, Speedup
 
 GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
     [one] a = Gemm (input, w, wb) b = Relu (a) [two] c = Gemm (b, v, vb) d = Relu (c) [three] logits = Gemm (d, u, ub)

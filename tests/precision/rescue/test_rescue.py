@@ -15,7 +15,7 @@ from enginewright.precision.calibration.calibrate import calibrate_graph
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.quantize import quantize
-from enginewright.precision.rescue.records import (
+from enginewright.precision.records import (
     RESCUE,
     Rescue,
     Rescued,

@@ -7,8 +7,8 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Thresholds
+from enginewright.precision.records import AIM, Search, SearchedLayer, Step, spared_layers
 from enginewright.precision.search import search as journal_module
-from enginewright.precision.search.records import AIM, Search, SearchedLayer, Step, in_words, spared_layers
 from enginewright.precision.search.search import Journal, find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
@@ -181,7 +181,7 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
         path=steps,
         spared=tuple(spared),
     )
-    assert said in in_words(found)
+    assert said in found.in_words()
 
 
 def test_what_was_searched_for_something_else_is_refused(tmp_path):

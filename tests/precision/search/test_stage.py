@@ -15,9 +15,8 @@ from enginewright.pipeline.ranges import calibrate
 from enginewright.pipeline.search import search
 from enginewright.precision.calibration import cache as answers
 from enginewright.precision.dialect import dialect_of
-from enginewright.precision.rescue.records import RESCUE, Rescue
+from enginewright.precision.records import AIM, RESCUE, SEARCH, Rescue, Search
 from enginewright.precision.search import search as journal
-from enginewright.precision.search.records import AIM, SEARCH, Search
 
 RECIPE = """
 calibration: {method: max}

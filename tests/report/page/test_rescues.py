@@ -2,7 +2,7 @@
 
 from support.pages import Reader, background_of, page_of
 
-from enginewright.precision.rescue.records import Rescue, Tried
+from enginewright.precision.records import Rescue, Tried
 from enginewright.report.page.choices import rescue_table
 
 

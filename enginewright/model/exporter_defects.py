@@ -1,0 +1,105 @@
+"""What PyTorch's exporter to ONNX does wrong, and how each is worked around. All were seen in PyTorch 2.15.
+
+tests/model/test_exporter_defects.py fails when a newer PyTorch no longer needs one of them."""
+
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from inspect import signature
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+from torch import nn
+from torch.nn import functional
+
+from enginewright.graph.passes.find import all_values, names_in_use, unused_name
+from enginewright.model.checkpoint import call_model
+
+
+class ByPosition(nn.Module):
+    """The model with its inputs by position, as the guards on those by name read a variable that does not exist. Its
+    result is a plain tuple, so that there are as many outputs as names."""
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs = call_model(self.model, dict(zip(self.names, arrays, strict=True))).values()
+        # as run_model does, since no engine returns more than float32
+        return tuple(output.float() if output.dtype == torch.float64 else output for output in outputs)
+
+
+@contextmanager
+def quiet_exporter() -> Iterator[None]:
+    """Silence the exporter, which prints its progress, and on failure everything that it has traced."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "# The axis name")  # several inputs share one batch on purpose
+        yield
+
+
+@contextmanager
+def lengths_that_vary(model: nn.Module) -> Iterator[None]:
+    """Give the modules whose code the model runs a `len` that keeps the size of a tensor as one that varies. Python's
+    own returns a number, which PyTorch then takes for the only size, as it does in RT-DETR of transformers."""
+    names = {each.__module__ for part in model.modules() for each in type(part).__mro__}
+    places = [vars(sys.modules[name]) for name in names if not name.startswith("torch.") and name in sys.modules]
+    places = [place for place in places if "len" not in place]
+    for place in places:
+        place["len"] = lambda of: of.shape[0] if isinstance(of, torch.Tensor) and of.ndim else len(of)
+    try:
+        yield
+    finally:
+        for place in places:
+            del place["len"]
+
+
+@contextmanager
+def bags_in_parts() -> Iterator[None]:
+    """Look each embedding of a bag up and add them, where all bags have as many. The exporter writes a loop over
+    samples for them, which grows a sequence of tensors: OpenVINO cannot read it."""
+    whole = functional.embedding_bag
+
+    def bag(*given: Any, **named: Any) -> torch.Tensor:
+        call = signature(whole).bind(*given, **named)
+        call.apply_defaults()
+        settings = call.arguments
+        ids, weight, padding = (settings[name] for name in ("input", "weight", "padding_idx"))
+        if ids.ndim != 2 or settings["mode"] == "max" or settings["max_norm"] is not None:
+            return whole(*given, **named)
+        rows, shares = functional.embedding(ids, weight), settings["per_sample_weights"]
+        rows = rows if shares is None else rows * shares[..., None]
+        if padding is None:
+            return rows.sum(1) if settings["mode"] == "sum" else rows.mean(1)
+        counted = (ids != padding % len(weight))[..., None]
+        total: torch.Tensor = (rows * counted).sum(1)
+        return total if settings["mode"] == "sum" else total / counted.sum(1).clamp(min=1)
+
+    functional.embedding_bag = bag
+    try:
+        yield
+    finally:
+        functional.embedding_bag = whole
+
+
+def give_way_to_outputs(model: ir.Model) -> None:
+    """Rename inner tensors that are called like an output, as the exporter calls them after their operators."""
+    outputs, taken = {output.name for output in model.graph.outputs}, names_in_use(model)
+    for value in all_values(model):
+        if value.name in outputs and not value.is_graph_output():
+            value.name = unused_name(value.name or "", taken)
+
+
+def without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove the exporter's stack traces, whose paths would make the same model differ between machines."""
+    graph = model.graph
+    for holder in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        del holder.metadata_props[:]
+        holder.doc_string = ""
+    return model

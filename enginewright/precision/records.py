@@ -1,0 +1,302 @@
+"""The JSON documents of the stages rescue, search and mix: what was tried, what each try brought, and the answer."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from pydantic import model_validator
+
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
+from enginewright.core.files import Record, sha256
+from enginewright.core.params.precisions import Keep, RescueName
+from enginewright.core.text import counted, first_few, in_one_line
+from enginewright.data.sample_set import SampleSet
+from enginewright.precision.calibration.cache import Calibration, require_match
+from enginewright.precision.write_int8 import Rounded
+
+RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
+SEARCH = "search.json"  # beside a graph that a search has shaped
+MIX = "mix.json"  # beside a graph that is mixed
+AIM = 0.75  # of what the thresholds allow, as the validation samples are others
+Assignment = tuple[PrecisionName, ...]  # the type of each block
+
+
+class Tried(Record):
+    names: tuple[RescueName, ...]  # one after the other
+    error: float | None  # the relative error of the outputs; None if there is nothing in the graph to change
+    at_once: float | None  # the same of all samples at once, which those with the largest outputs decide
+
+    def in_words(self) -> str:
+        return f"{' and '.join(self.names)} {errors_in_words(self.error, self.at_once)}"
+
+
+class Rescue(Record):
+    precision: str
+    samples: tuple[int, int]  # those that rescues were fitted to, and those that confirm them
+    error: float  # of the outputs as calibrated, relative to their size: the mean over samples
+    at_once: float  # the same of all samples at once
+    tried: tuple[Tried, ...]
+    kept: tuple[RescueName, ...]
+    spared: tuple[str, ...] = ()  # the layers that stay in floating point, if `spare` is kept
+    enough: float | None  # the error below which only what is quick was tried, or None if all was asked for by name
+
+    def in_words(self) -> str:
+        """Return what was tried, in one sentence without its stop."""
+        if not self.tried:
+            return f"as calibrated, the outputs have an error of {self.error:.2%}: no rescue is asked for"
+        error = errors_in_words(self.error, self.at_once)
+        tried = ", ".join(f"with {each.in_words()}" for each in self.tried)
+        kept = " and ".join(self.kept) or "nothing"
+        layers = f", which leaves {first_few(self.spared)} in floating point" if self.spared else ""
+        return f"as calibrated, the outputs have an error of {error}, {tried}; {kept} is kept{layers}"
+
+
+def errors_in_words(error: float | None, at_once: float | None) -> str:
+    """Return the mean over samples, and in parentheses the error of all samples at once."""
+    return "nothing changes" if error is None or at_once is None else f"{error:.2%} ({at_once:.2%})"
+
+
+class Rescued(NamedTuple):
+    """The graph that a precision is made from, its ranges, and weights that are rounded already."""
+
+    graph: Path
+    ranges: Calibration
+    rounded: Rounded
+    spared: tuple[str, ...] = ()  # layers that stay in floating point
+
+
+def open_rescued(simplified: Path, calibrated: Path, rescued: Path | None, samples: SampleSet) -> Rescued:
+    """Return what was rescued, and what was calibrated where nothing was, or where there was no rescue (None)."""
+    if rescued is None:
+        return open_calibrated(simplified, calibrated, samples)
+    has_graph = (rescued / "model.onnx").exists()
+    given = (
+        open_calibrated(rescued, rescued, samples) if has_graph else open_calibrated(simplified, calibrated, samples)
+    )
+    return given._replace(rounded=read_rounded(rescued), spared=Rescue.read(rescued / RESCUE).spared)
+
+
+def open_calibrated(folder: Path, calibrated: Path, samples: SampleSet) -> Rescued:
+    graph, ranges = folder / "model.onnx", Calibration.read(calibrated / "calibration.json")
+    require_match(ranges, calibrated / "calibration.cache", graph, samples)
+    return Rescued(graph, ranges, {})
+
+
+def write_rounded(rounded: Rounded, folder: Path) -> None:
+    """Write the bytes of weights. Names are numbered, as a tensor may be called what the function calls a parameter."""
+    arrays: dict[str, Any] = {f"weights-{number}": array for number, array in enumerate(rounded.values())}
+    np.savez(folder / "rounded.npz", names=np.array(list(rounded)), **arrays)
+
+
+def read_rounded(folder: Path) -> Rounded:
+    path = folder / "rounded.npz"
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path) as held:
+            return {str(name): np.asarray(held[f"weights-{number}"]) for number, name in enumerate(held["names"])}
+    except Exception as error:  # NumPy and zipfile raise what the parsers beneath them do: of Python, of zlib
+        raise EnginewrightError(f"{path} is damaged: `dvc repro` makes it again ({in_one_line(error)})") from None
+
+
+def digest_of(rescued: Path) -> str:
+    """Name what a rescue wrote by content. A graph depends on it by way of its search, which repeats this."""
+    return sha256(*sorted(file for file in rescued.iterdir() if file.is_file()))
+
+
+def digests_of(rounded: Rounded) -> dict[str, str]:
+    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in rounded.items()}
+
+
+class SearchedLayer(Record):
+    """A layer that int8 could calculate."""
+
+    name: str
+    op_type: str
+    work: float  # its share of the work of all of them, as estimated
+    loss: float | None  # the relative error of the outputs if it alone is in int8; None if there was no time to measure
+
+
+class Step(Record):
+    """A set of layers that was tried: the first `spared` in the order of their worth."""
+
+    spared: int
+    work: float  # their share of the work
+    cosine: float
+    relative_error: float
+    agreement: float | None  # None if answers of the task cannot be the same
+    metric_drop: float | None  # of the task's metric; None if it cannot be measured
+    looked_at: int  # so many of the samples to check by, the first ones: few where they show that far too much is lost
+    changed: dict[str, int]  # all of these whose answer is another one, the worst first, and their places among them
+    used: float  # the largest part of what a threshold allows, 1 being all of it
+    at_most: float | None = None  # what other samples may take of the error allowed; None where nobody asked
+
+    @property
+    def is_promised(self) -> bool:
+        """Tell whether it keeps the thresholds, as far as samples show that have chosen nothing."""
+        return self.used <= AIM and (self.at_most is None or self.at_most <= 1)
+
+    def in_words(self) -> str:
+        others = "" if self.at_most is None else f", and on other samples up to {self.at_most:.0%} of the error allowed"
+        return f"which takes {self.used:.0%} of what the thresholds allow{others}"
+
+
+class Search(Record):
+    precision: str
+    calibration: str  # the sha256 of the ranges it is for
+    model: str | None  # and of the graph these were measured on, if known
+    rescue: str  # and of what was rescued before
+    layers: tuple[SearchedLayer, ...]  # in the order of the graph
+    samples: tuple[int, int, int]  # those to measure layers by, to check sets of layers by, and to judge the answer by
+    path: tuple[Step, ...]  # in the order in which they were tried
+    spared: tuple[str, ...]  # the answer, in the order of their worth
+
+    @property
+    def chosen(self) -> Step:
+        """Return the step that is the answer."""
+        return next(step for step in self.path if step.spared == len(self.spared))
+
+    def in_words(self) -> str:
+        """Return what is spared, and what that buys, in one sentence without its stop."""
+        all_int8, *others = self.path
+        if not self.layers:
+            return f"no layer can be in {self.precision}"
+        if not others:
+            layers = "the only layer" if len(self.layers) == 1 else f"all {len(self.layers)} layers"
+            return f"{layers} may be in {self.precision}, {all_int8.in_words()}"
+        measured = sum(layer.loss is not None for layer in self.layers)
+        unmeasured = "" if measured == len(self.layers) else f"; {measured} of {len(self.layers)} layers were measured"
+        if not self.spared:
+            closest = min(self.path, key=lambda step: max(step.used, step.at_most or step.used))
+            return (
+                f"no set of layers keeps the thresholds; the closest leaves {counted(closest.spared, 'layer')} in "
+                f"floating point, {closest.work:.0%} of the work, {closest.in_words()}{unmeasured}"
+            )
+        share = f"{self.chosen.work:.0%} of the work"
+        stay = "stays" if len(self.spared) == 1 else "stay"
+        spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in floating point, {share}"
+        all_of_them = f"all of them in {self.precision} would take {all_int8.used:.0%}"
+        return f"{spared}, {self.chosen.in_words()}; {all_of_them}{unmeasured}"
+
+
+def spared_layers(found: Path, calibrated: Calibration, rescue: str) -> tuple[str, ...]:
+    """Read which layers must stay in floating point. Refuse what was found with another graph, ranges or rescue."""
+    search = Search.read(found)
+    if (search.calibration, search.model, search.rescue) != (calibrated.cache_sha256, calibrated.model_sha256, rescue):
+        raise EnginewrightError(
+            f"{found} was searched with another calibration, model or rescue: run `dvc repro search` again"
+        )
+    return search.spared
+
+
+class Speedup(Record):
+    """How many times as fast one engine is as another, and the interval of that."""
+
+    middle: float
+    low: float
+    high: float
+
+    def in_figures(self) -> str:
+        return f"{self.middle:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+class BlockTimes(Record):
+    """A part of the graph, and the milliseconds of its layers in each type: the medians over the traces."""
+
+    first: str  # the names of its first and last node
+    last: str
+    milliseconds: dict[PrecisionName, float]
+
+
+class Candidate(Record):
+    """A type for each block, and what that loses and gains."""
+
+    assignment: Assignment
+    used: float  # the largest part of what a threshold allows, on calibration samples
+    promised: Speedup  # over all int8, by the sums of layer times, with the interval over the turns
+    raced: float | None  # over all int8, in one race of all; None if it breaks a threshold, or nothing was raced
+
+
+class Mix(Record):
+    precision: str
+    types: tuple[PrecisionName, ...]  # that are mixed, int8 first
+    machine: str  # that layers were timed on, and mixes raced if they were
+    traces: str | None  # the folder that layer times are from, or None: this machine
+    batch: int
+    calibration: str  # the sha256 of the ranges it is for
+    model: str | None  # and of the graph these were measured on, if known
+    blocks: tuple[BlockTimes, ...]
+    candidates: tuple[Candidate, ...]  # first one for each type, which is all in it
+    mixed: int | None  # the number of the best candidate that mixes types; None if there is none to try
+    rival: PrecisionName  # the fastest of those in one type that keep the thresholds
+    promised: Speedup | None  # the mix over its rival, by the layer times
+    delivered: Speedup | None  # the same in a race, with its interval; None if nothing was raced
+    made_as: PrecisionName  # how the answer is made: a mix as int8 with nodes in other types
+    keep: Keep  # of that precision
+    is_searched: bool  # int8 follows a search, and so a rescue
+    spared: tuple[str, ...]  # the nodes that a search has left in floating point
+    floating: dict[PrecisionName, tuple[str, ...]]  # the nodes that are in each float type; none if all are in one
+
+    @model_validator(mode="after")
+    def _has_its_mix(self) -> Self:
+        mixes = [number for number, each in enumerate(self.candidates) if len({*each.assignment} & {*self.types}) > 1]
+        if self.mixed not in (None, *mixes):
+            raise ValueError(f"mixed: candidate {self.mixed} mixes nothing")
+        return self
+
+    @property
+    def delivers(self) -> bool:
+        """Tell whether the mix is faster than each type alone, beyond its interval."""
+        return self.delivered is not None and self.delivered.low > 1
+
+    @property
+    def is_one(self) -> bool:
+        """Tell whether it is the graph of another precision."""
+        return not self.floating
+
+    def spared_for(self, calibrated: Calibration) -> tuple[str, ...]:
+        """Return what a search has spared. Refuse what was found with other ranges or another graph."""
+        if (self.calibration, self.model) != (calibrated.cache_sha256, calibrated.model_sha256):
+            raise EnginewrightError(
+                f"{self.precision} was mixed with another calibration or model: run `dvc repro` again"
+            )
+        return self.spared
+
+    def in_words(self) -> str:
+        """Return what was mixed, what that promised and what it delivered, without the last stop."""
+        if self.mixed is None:
+            no_mix = (
+                "no mix of them keeps the thresholds on calibration samples"
+                if len(self.candidates) > len(self.types)
+                else "by the times of their layers no mix of them would be faster"
+            )
+            return f"{self.precision} is {self._rival()}: {no_mix}"
+        mixed = self._parts(self.candidates[self.mixed].assignment)
+        promised = f"layer times promised {_times(self.promised)} the speed of {self.rival}"
+        if self.delivered is None:
+            why = f"because layer times are those of {self.traces}, from {self.machine}"
+            return f"{self.precision} is {mixed}; {promised}, and nothing was raced, {why}"
+        delivered = f"{promised}, and a race delivered {_times(self.delivered)}"
+        if self.delivers:
+            return f"{self.precision} is {mixed}: {delivered}"
+        return f"{self.precision} is {self._rival()}: for the best mix, {mixed}, {delivered}"
+
+    def _parts(self, assignment: Assignment) -> str:
+        base, first, *more = (name for name in self.types if name in assignment)
+        others = "".join(f" and {assignment.count(name)} in {name}" for name in more)
+        return f"{base} with {assignment.count(first)} of {len(assignment)} parts in {first}{others}"
+
+    def _rival(self) -> str:
+        """Name the rival, and say why it is the one."""
+        used = {name: each.used for name, each in zip(self.types, self.candidates, strict=False) if name != self.rival}
+        slower = [name for name in used if used[name] <= AIM]
+        lost = [f"{name} takes {used[name]:.0%}" for name in used if used[name] > AIM]
+        why = [f"faster than {' and '.join(slower)}"] if slower else []
+        why += [f"while {' and '.join(lost)} of what the thresholds allow"] if lost else []
+        return ", ".join([self.rival, *why])
+
+
+def _times(times: Speedup | None) -> str:
+    return f"{times.middle:.3f} times ({times.low:.3f} to {times.high:.3f})" if times else "nothing"
