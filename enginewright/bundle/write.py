@@ -70,7 +70,9 @@ def read_key(file: Path) -> Any:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError:
-        raise EnginewrightError(f"--sign needs the package cryptography: {how_to_install('sign')}") from None
+        raise EnginewrightError(
+            f"--sign needs the package cryptography, which `{how_to_install('sign')}` installs"
+        ) from None
     try:
         key = load_pem_private_key(file.read_bytes(), password=None)
     except TypeError:

@@ -137,7 +137,7 @@ def build_engine(
 def _require_possible(model: Any, precision: str, calibration: Any, folder: str | Path | None) -> Path | None:
     """Refuse what cannot be, before minutes of work."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise EnginewrightError(f"build needs the package {missing[0]}: {how_to_install('pipeline')}")
+        raise EnginewrightError(f"build needs the package {missing[0]}, which `{how_to_install('pipeline')}` installs")
     if not hasattr(model, "forward"):
         raise EnginewrightError(f"model is {type(model).__name__}, not a torch.nn.Module: make it first")
     if precision not in PRECISIONS:

@@ -107,7 +107,7 @@ def test_a_light_installation_says_what_is_missing(monkeypatch):
     monkeypatch.setattr("enginewright.cli.python.NEEDED", ("not_installed",))
     with pytest.raises(
         enginewright.EnginewrightError,
-        match=re.escape(f"build needs the package not_installed: {how_to_install('pipeline')}"),
+        match=re.escape(f"not_installed, which `{how_to_install('pipeline')}` inst"),
     ):
         enginewright.build(Twofold(), np.ones((2, 32)))
 
