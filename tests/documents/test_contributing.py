@@ -11,7 +11,7 @@ from support.command import ROOT
 from support.warm_python import warm_python
 
 PATCHES = sorted((ROOT / "tests/contributing").glob("*.patch"))
-COPIED = ("enginewright", "stages", "docs", "params.yaml", "dvc.yaml", "pyproject.toml")
+COPIED = ("enginewright", "stages", "tools", "docs", "params.yaml", "dvc.yaml", "pyproject.toml")
 WHAT_IT_DOES = {
     "calibration-method": """
 import numpy as np
