@@ -49,7 +49,7 @@ def test_a_project_of_the_wheel_finds_its_stages_and_their_code(empty, tmp_path)
     """The other packages are those of this environment."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     done(empty / "enginewright", "new", folder=tmp_path, **OTHER_PACKAGES)
-    for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml"):
+    for name in ("dvc.yaml", "machine/dvc.yaml"):
         assert (tmp_path / name).read_text() == (ROOT / name).read_text()
     assert "--verdict" in done(empty / "python", "-m", "stages", "gate", "--help", folder=tmp_path, **OTHER_PACKAGES)
     program = "import enginewright.pipeline.code as code; print(code.ROOT, *code.code_of_stages((), {}, {}))"
