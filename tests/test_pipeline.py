@@ -64,7 +64,8 @@ def test_everything_is_made_and_the_metrics_name_every_precision(project):
     assert metrics["int8"]["batch_02"]["p50_ms"] > 0
     assert metrics["recommended"] in (*PRECISIONS, "undecided")  # on a busy machine
     for picture in ("latency", "throughput", "tradeoff"):
-        assert "int8</text>" in (project.root / f"reports/figures/{picture}.svg").read_text()
+        drawn = (project.root / f"reports/figures/{picture}.svg").read_text()
+        assert "int8</text>" in drawn or "int8 *</text>" in drawn  # a noisy point has an asterisk
     page = (project.root / "reports/report.html").read_text()
     assert f"Ship {metrics['recommended']}" in page or "Measure again" in page
     assert page.count('id="histogram-') > 20
