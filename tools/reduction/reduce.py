@@ -65,8 +65,8 @@ class Fault(NamedTuple):
         """Tell whether it may be the same fault. A part of a graph may be refused for another reason than the whole."""
         if self.kind != other.kind or self.kind == "differs":
             return self.kind == other.kind
-        words = (re.findall(r"[A-Za-z_]{3,}", each.message) for each in (self, other))
-        return SequenceMatcher(None, *words, autojunk=False).ratio() >= ALIKE
+        mine, theirs = (re.findall(r"[A-Za-z_]{3,}", each.message) for each in (self, other))
+        return SequenceMatcher(None, mine, theirs, autojunk=False).ratio() >= ALIKE
 
 
 class Way(NamedTuple):
