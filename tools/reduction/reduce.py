@@ -156,7 +156,7 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
     save_graph(case.model, folder / GRAPH)
     for name, runs in ((INPUTS, case.runs), (EXPECTED, case.expected)):
         by_run = {f"{number}:{tensor}": array for number, run in enumerate(runs) for tensor, array in run.items()}
-        np.savez(folder / name, **by_run, allow_pickle=False)  # type: ignore[arg-type]  # it takes arrays by any name
+        np.savez(folder / name, **by_run, allow_pickle=False)
     (folder / SCRIPT).write_text(script, encoding="utf-8")
     program = f"{watched}\n{prepare}\nimport runpy\nrunpy.run_path({SCRIPT!r}, run_name='__main__')"
     try:
