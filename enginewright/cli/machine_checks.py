@@ -15,6 +15,7 @@ from enginewright.engine.gpu.nvml import find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.this_machine import describe_machine, find_cpu
+from enginewright.pipeline.parameters import what_dvc_misses
 from enginewright.precision.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
 
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -28,6 +29,12 @@ def examine_machine() -> list[Check]:
     except EnginewrightError as error:
         remedy = "fix that line" if Path("params.yaml").exists() else "go to the root of the project"
         return [*found, Check("params.yaml", State.WRONG, str(error), remedy)]
+    if missing := what_dvc_misses(params):
+        lacks = f"lacks in {' and '.join(missing)} what dvc.yaml itself reads there"
+        return [
+            *found,
+            Check("params.yaml", State.WRONG, lacks, "`make repro` writes it, or: python -m enginewright.pipeline"),
+        ]
     try:
         chosen = describe_machine(params.runtime)
     except EnginewrightError as error:

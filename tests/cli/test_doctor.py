@@ -93,6 +93,14 @@ def test_a_mistake_in_params_is_found_before_dvc_runs(project):
     )
 
 
+def test_what_dvc_itself_reads_must_be_there(project):
+    (project / "params.yaml").write_text("samples: {seed: 1}")
+    found = findings(project)["params.yaml"]
+    assert found["state"] == "wrong"
+    assert found["found"] == "lacks in precisions and search what dvc.yaml itself reads there"
+    assert "python -m enginewright.pipeline" in found["remedy"]
+
+
 def test_a_runtime_that_cannot_be_used_is_wrong_only_if_it_is_asked_for(project):
     if load_runtime("tensorrt").missing() is None:
         pytest.skip("TensorRT is installed here")
