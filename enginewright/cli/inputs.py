@@ -46,7 +46,7 @@ def lines_of_standard_input() -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class AnswerRow:
     """A sample that is a row of the arrays of a file."""
 
     file: Path
@@ -54,16 +54,16 @@ class Row:
     arrays: Mapping[str, NDArray[np.generic]]
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """The answer for one image, text or row, or the error that prevented it."""
 
-    given: Path | Text | Row
+    given: Path | Text | AnswerRow
     shown: Shown | None
     error: str | None
     picture: Image.Image | None = None  # with the answer drawn onto it
 
 
-def print_answer(answer: Answer, width: int, as_line: bool) -> None:
+def print_answer(answer: Reply, width: int, as_line: bool) -> None:
     if as_line:
         print(_as_json(answer), flush=True)
     elif answer.shown is None:
@@ -75,17 +75,17 @@ def print_answer(answer: Answer, width: int, as_line: bool) -> None:
         print(f"{written:<{width}}   {answer.shown.text}", flush=True)
 
 
-def as_written(given: Path | Text | Row) -> str:
-    if isinstance(given, Row):
+def as_written(given: Path | Text | AnswerRow) -> str:
+    if isinstance(given, AnswerRow):
         return f"{given.file}, row {given.number}"
     return str(given) if isinstance(given, Path) else " | ".join(" ".join(text.split()) for text in given)
 
 
-def _as_json(answer: Answer) -> str:
+def _as_json(answer: Reply) -> str:
     found = answer.shown.fields if answer.shown else {"error": answer.error}
     if isinstance(answer.given, Path):
         return json.dumps({"image": str(answer.given), **found})
-    if isinstance(answer.given, Row):
+    if isinstance(answer.given, AnswerRow):
         return json.dumps({"file": str(answer.given.file), "row": answer.given.number, **found})
     text = answer.given[0] if len(answer.given) == 1 else list(answer.given)
     return json.dumps({"text": text, **found}, ensure_ascii=False)
@@ -126,10 +126,10 @@ class Reader:
 
 
 class ArraysReader(Reader):
-    def answer(self, rows: Sequence[Row], top: int, draws: bool = False) -> Iterator[Answer]:
+    def answer(self, rows: Sequence[AnswerRow], top: int, draws: bool = False) -> Iterator[Reply]:
         names = [spec.name for spec in self._engine.record.interface.sampled]
         feeds = {name: np.stack([row.arrays[name][row.number] for row in rows]) for name in names}
-        yield from (Answer(row, one, None) for row, one in zip(rows, self._shown(feeds, top), strict=True))
+        yield from (Reply(row, one, None) for row, one in zip(rows, self._shown(feeds, top), strict=True))
 
 
 class TextsReader(Reader):
@@ -138,11 +138,11 @@ class TextsReader(Reader):
         assert engine.record.text, "the caller looked"
         self._reader = TextReader(folder / TOKENIZER, engine.record.text.how)
 
-    def answer(self, texts: Sequence[Text], top: int, draws: bool = False) -> Iterator[Answer]:
+    def answer(self, texts: Sequence[Text], top: int, draws: bool = False) -> Iterator[Reply]:
         tokens = self._reader.tokens(texts)
         self.cut += sum(each.cut for each in tokens)
         shown = self._shown(self._reader.arrays(tokens), top)
-        yield from (Answer(text, one, None) for text, one in zip(texts, shown, strict=True))
+        yield from (Reply(text, one, None) for text, one in zip(texts, shown, strict=True))
 
 
 class ImageReader(Reader):
@@ -151,7 +151,7 @@ class ImageReader(Reader):
         assert engine.record.preprocessing, "the caller looked"
         self.how = engine.record.preprocessing
 
-    def answer(self, images: Sequence[Path], top: int, draws: bool = False) -> Iterator[Answer]:
+    def answer(self, images: Sequence[Path], top: int, draws: bool = False) -> Iterator[Reply]:
         """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
         read = list(in_parallel(self._read, images))
         readable = [one[0] for one in read if not isinstance(one, str)]
@@ -159,10 +159,10 @@ class ImageReader(Reader):
         shown = self._shown({spec.name: np.stack(readable)}, top) if readable else iter(())
         for path, one in zip(images, read, strict=True):
             if isinstance(one, str):
-                yield Answer(path, None, one)
+                yield Reply(path, None, one)
                 continue
             answer = self._task.in_image(next(shown), self.how, one[1].size)
-            yield Answer(path, answer, None, self._task.draw(one[1], answer) if draws else None)
+            yield Reply(path, answer, None, self._task.draw(one[1], answer) if draws else None)
 
     def _read(self, path: Path) -> tuple[NDArray[np.float32], Image.Image] | str:
         """Return an image as the model takes it, and as it is; or why it cannot be read."""
@@ -176,16 +176,16 @@ class ImageReader(Reader):
             return f"{path}: {error}"
 
 
-def find_rows(places: Sequence[Path], inputs: Sequence[str]) -> list[Row]:
+def find_rows(places: Sequence[Path], inputs: Sequence[str]) -> list[AnswerRow]:
     """Return the rows of all files, in which the arrays have the names of the inputs."""
-    found: list[Row] = []
+    found: list[AnswerRow] = []
     for place in places:
         arrays = _arrays_of(place, inputs)
         if found and (other := _shapes(found[0].arrays)) != _shapes(arrays):
             raise EnginewrightError(
                 f"a row of {place} is {_shapes(arrays)}, and one of {found[0].file} is {other}: ask for one at a time"
             )
-        found += [Row(place, number, arrays) for number in range(len(arrays[inputs[0]]))]
+        found += [AnswerRow(place, number, arrays) for number in range(len(arrays[inputs[0]]))]
     return found
 
 
@@ -215,11 +215,11 @@ def _shapes(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     return ", ".join(f"{name} {array.shape[1:]}" for name, array in arrays.items())
 
 
-def best_first(answers: Iterable[Answer]) -> list[Answer]:
+def best_first(answers: Iterable[Reply]) -> list[Reply]:
     """Sort scores of pairs: the answers to each question by their score, the questions as they came."""
     first: dict[str, int] = {}  # where each question comes first
 
-    def order(numbered: tuple[int, Answer]) -> tuple[int, float]:
+    def order(numbered: tuple[int, Reply]) -> tuple[int, float]:
         place, answer = numbered
         assert isinstance(answer.given, tuple), "these are texts"
         assert answer.shown, "which can all be read"

@@ -1,4 +1,4 @@
-"""The precisions, and every fact about them that several rooms need."""
+"""The precisions, runtimes and tasks, and every fact about them that several rooms need."""
 
 import importlib.util
 import re
@@ -62,8 +62,6 @@ def accepted_as(precision: str, tf32: bool) -> tuple[str, ...]:
         return (*PRECISIONS, "tf32")
     return ("fp32", "tf32") if precision == "fp32" and tf32 else (precision, *PRECISIONS[precision].runs_as)
 
-
-# The runtimes, and every fact about them that several rooms need.
 
 RuntimeName = Literal["openvino", "onnxruntime", "tensorrt", "tensorrt_rtx"]
 

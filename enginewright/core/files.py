@@ -1,4 +1,5 @@
-"""Write files that are either whole or absent, and name them by their hashes."""
+"""Files that are either whole or absent, folders for what is temporary, the paths of results, and the base of each JSON
+document that one stage hands to the next."""
 
 import fcntl
 import glob
@@ -144,9 +145,6 @@ RACE = REPORTS / "race.json"
 VERDICT = REPORTS / "verdict.json"
 SUMMARY = REPORTS / "summary.md"
 LOCK = Path("dvc.lock")
-
-
-# The base of each JSON document that one stage hands to the next.
 
 
 class Record(BaseModel):

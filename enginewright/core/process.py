@@ -1,4 +1,5 @@
-"""End with the process that started this one, and outlive the one that works."""
+"""End with the process that started this one, outlive the one that works, and print nothing that controls the
+terminal."""
 
 import ctypes
 import os

@@ -9,13 +9,13 @@ from typing import Generic, Protocol, Self, TypeVar
 Result = TypeVar("Result")
 
 
-class Part(Protocol):
+class Piece(Protocol):
     def packed(self) -> Self:
         """Return the part with all that it needs in memory, so that it can be sent to another machine."""
         ...
 
 
-AnyPart = TypeVar("AnyPart", bound=Part)
+AnyPart = TypeVar("AnyPart", bound=Piece)
 
 
 @dataclass(frozen=True, kw_only=True)

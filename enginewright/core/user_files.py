@@ -1,4 +1,4 @@
-"""Find the user's own files, which must lie in the folders that DVC watches."""
+"""Find the user's own modules, and files, which must lie in the folders that DVC watches."""
 
 import os
 import sys
@@ -56,9 +56,6 @@ def lies_in(path: Path, folder: Path) -> bool:
     real = path.resolve()
     within = Path(os.path.normpath(path.absolute())).is_relative_to(folder.absolute())
     return real.is_relative_to(folder.resolve()) or (within and DVC_CACHE in real.as_posix())
-
-
-# Find the user's own modules.
 
 
 def folders_above(folder: Path) -> list[Path]:

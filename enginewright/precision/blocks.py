@@ -101,7 +101,7 @@ def write_blocks(
 
     `ranges` are the largest magnitudes of what products read, by the names of the products. Only nvfp4 needs them.
     """
-    writer = Writer(model, precision, ranges)
+    writer = BlockWriter(model, precision, ranges)
     in_blocks, stay = [], {}
     for node in list(writer.model.graph):
         product = _product_of(node)
@@ -138,7 +138,7 @@ def _product_of(node: ir.Node) -> Product | None:
     return Product(node, read, weights, has_rows, array if has_rows else np.ascontiguousarray(array.T))
 
 
-class Writer:
+class BlockWriter:
     """A copy of a graph, into which blocks are written."""
 
     def __init__(self, model: onnx.ModelProto, precision: str, ranges: Mapping[str, float]) -> None:

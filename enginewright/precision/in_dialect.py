@@ -32,7 +32,7 @@ from enginewright.precision.cast import cast
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import kept_nodes, nodes_in_floats
 from enginewright.precision.quantize import activations, quantize, quantized_activations
-from enginewright.precision.write_int8 import Range, Rounded, tensors_in_int8, write_int8
+from enginewright.precision.write_int8 import Bounds, Rounded, tensors_in_int8, write_int8
 
 REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
     ("tensorrt", "bf16"): (spell_out_hard_swish,),
@@ -65,10 +65,10 @@ def is_written_here(precision: str, keep: Keep, dialect: Dialect) -> bool:
     return precision == "int8" and dialect.compiler == "cpu" and rest_of(keep, dialect) == "fp32"
 
 
-def value_ranges(calibrated: Calibration, dialect: Dialect) -> dict[str, Range]:
+def value_ranges(calibrated: Calibration, dialect: Dialect) -> dict[str, Bounds]:
     channels = calibrated.channels if dialect.by_channel else {}
     return {
-        name: Range(calibrated.lowest.get(name, -value), value, np.array(channels[name]) if name in channels else None)
+        name: Bounds(calibrated.lowest.get(name, -value), value, np.array(channels[name]) if name in channels else None)
         for name, value in calibrated.amax.items()
     }
 

@@ -28,7 +28,7 @@ FIRST_OF_FLOATS = 19  # the first opset of Q/DQ nodes of float16 and float8
 Rounded = Mapping[str, NDArray[np.int8]]  # by the name of the weights
 
 
-class Range(NamedTuple):
+class Bounds(NamedTuple):
     lowest: float  # 0 if nothing is negative
     amax: float  # the largest magnitude that is not clipped
     channels: NDArray[np.float64] | None = None  # the lowest and the largest number of each channel, where they count
@@ -41,7 +41,7 @@ class Grid(NamedTuple):
     zero: np.generic | NDArray[np.generic]
 
 
-def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
+def grid_of(ranges: Iterable[Bounds], is_added: bool) -> Grid:
     """Return the finest grid that costs no speed: unsigned where nothing, or little, is negative."""
     lowest, largest = map(max, zip(*((-each.lowest, each.amax) for each in ranges), strict=True))
     amax, below = max(largest, TINY), min(lowest, largest)
@@ -56,7 +56,7 @@ def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
 def grid_of_channels(channels: NDArray[np.float64]) -> Grid:
     """Return the same for each channel. One that was hardly seen may reach further on other samples."""
     lowest, highest = np.minimum(channels[0], 0), np.maximum(channels[1], 0)
-    whole = grid_of([Range(float(lowest.min()), float(np.abs(channels).max()))], is_added=False)
+    whole = grid_of([Bounds(float(lowest.min()), float(np.abs(channels).max()))], is_added=False)
     least = max(SMALLEST_CHANNEL * float(np.abs(channels).max()), TINY)
     if whole.zero.dtype == np.int8:
         scale = np.maximum(np.maximum(highest, -lowest), least) / LARGEST
@@ -67,7 +67,7 @@ def grid_of_channels(channels: NDArray[np.float64]) -> Grid:
 
 def write_int8(
     model: onnx.ModelProto,
-    ranges: Mapping[str, Range],
+    ranges: Mapping[str, Bounds],
     kept: Collection[str] = (),
     largest_weight: int = LARGEST,
     rounded: Rounded | None = None,
@@ -115,7 +115,7 @@ class Writer:
         self._add = Inserter(self.model)
         self._sums: dict[ir.Node, NDArray[np.float64]] = {}  # of each output's weights, as rounded
 
-    def grid_for(self, group: Group, ranges: Mapping[str, Range]) -> Grid:
+    def grid_for(self, group: Group, ranges: Mapping[str, Bounds]) -> Grid:
         """Return the grid that the tensors of a group share."""
         given = [ranges[name] for name in names_of(group)]
         if self._bytes != np.int8:

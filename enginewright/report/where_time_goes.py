@@ -26,7 +26,7 @@ Parts = list[str | pd.DataFrame]
 Milliseconds = dict[str, float]  # by the node that an engine's layer begins with, as it fuses others into it
 
 
-class Pair(NamedTuple):
+class LayerPair(NamedTuple):
     """The layers of two engines that do the same work."""
 
     ours: LayerTime
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    pairs: list[Pair]
+    pairs: list[LayerPair]
     only_ours: list[LayerTime]  # layers that do not compute and have no counterpart, the slowest first
     only_theirs: list[LayerTime]
     unmatched: list[LayerTime]  # our layers that compute: the other engine does their work under other names
@@ -54,17 +54,17 @@ def compare(ours: Sequence[LayerTime], theirs: Sequence[LayerTime]) -> Compariso
         return next((by_name[side][name] for name in node_names(layer) if name in by_name[side]), None)
 
     found = ((layer, namesake(layer, 1)) for layer in ours)
-    pairs = [Pair(layer, other) for layer, other in found if other is not None and namesake(other, 0) is layer]
+    pairs = [LayerPair(layer, other) for layer, other in found if other is not None and namesake(other, 0) is layer]
     paired = {id(layer) for pair in pairs for layer in pair}
     left = [[layer for layer in layers if id(layer) not in paired] for layers in (ours, theirs)]
     unmatched, unmatched_there = ([layer for layer in layers if layer.computes] for layers in left)
     if len(unmatched) == len(unmatched_there) == 1:  # one of them may be named after the graph's output
-        pairs.append(Pair(unmatched.pop(), unmatched_there.pop()))
+        pairs.append(LayerPair(unmatched.pop(), unmatched_there.pop()))
     only_ours, only_theirs = (_by_time([layer for layer in layers if not layer.computes]) for layers in left)
     return Comparison(pairs, only_ours, only_theirs, unmatched)
 
 
-def losses(found: Comparison, whole: float) -> list[Pair]:
+def losses(found: Comparison, whole: float) -> list[LayerPair]:
     """Return the pairs in which our layer is slower by more than noise, the greatest loss first."""
     slower = [
         pair

@@ -13,7 +13,7 @@ from enginewright.graph.onnx_file import load_graph
 from enginewright.precision.calibration.histogram import Histogram
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.cast import cast
-from enginewright.precision.write_int8 import Grid, Range, grid_of, tensors_in_int8, write_int8
+from enginewright.precision.write_int8 import Bounds, Grid, grid_of, tensors_in_int8, write_int8
 
 SWISH = 0.375  # how far HardSwish reaches below zero
 
@@ -32,7 +32,7 @@ SWISH = 0.375  # how far HardSwish reaches below zero
     ids=["never negative", "both signs", "both in one group", "swish", "an added swish", "clipped", "always zero"],
 )
 def test_the_finest_grid_is_taken(ranges, is_added, grid):
-    found = grid_of([Range(*map(float, each)) for each in ranges], is_added)
+    found = grid_of([Bounds(*map(float, each)) for each in ranges], is_added)
     assert (found.scale, found.zero) == (pytest.approx(grid.scale), grid.zero)
     assert found.zero.dtype == grid.zero.dtype
 
@@ -57,7 +57,7 @@ def test_each_channel_that_depthwise_convolutions_alone_read_has_a_grid(group, a
     model = model_of_text(
         f"g (float[n,4,8] a) => (float[n,4,8] y, float[n,4,8] z) {{ {nodes} }}", dict(zip("wv", weights, strict=True))
     )
-    found = constants(write_int8(model, {"a": Range(-SWISH, 6.0, channels)}))
+    found = constants(write_int8(model, {"a": Bounds(-SWISH, 6.0, channels)}))
     assert found["a.scale"] == pytest.approx(np.asarray(scale), rel=1e-5)
     assert found["a.zero"].shape == found["a.scale"].shape
 
@@ -73,7 +73,7 @@ def histograms(tiny_onnx, images):
 
 
 def ranges_of(histograms: dict[str, Histogram]):
-    return {name: Range(each.lowest, each.amax) for name, each in histograms.items()}
+    return {name: Bounds(each.lowest, each.amax) for name, each in histograms.items()}
 
 
 def error(graph, exact, feeds):
@@ -123,7 +123,7 @@ def test_a_graph_in_float16_gets_float16_scales(tiny_onnx, images, histograms, t
 def test_an_old_graph_gets_operators_of_a_version_that_has_what_it_needs():
     model = model_of_text("g (float[batch,4,8,8] x) => (float[] logits) { logits = Conv (x, w) }", {"w": W}, opset=11)
     feeds = {"x": np.random.default_rng(0).uniform(-1, 1, (2, 4, 8, 8)).astype(np.float32)}
-    graph = write_int8(model, {"x": Range(-1, 1)})
+    graph = write_int8(model, {"x": Bounds(-1, 1)})
     onnx.checker.check_model(graph, full_check=True)
     assert 0 < error(graph, model, feeds) < 0.02
 
@@ -144,7 +144,7 @@ def test_a_bias_takes_off_the_zero_of_what_is_mostly_positive(nodes, types):
     given = {"w": random.normal(size=(8, 8)), "b": random.normal(size=8)}
     given = {name: array.astype(np.float32) for name, array in given.items() if name == "w" or "Add" in nodes}
     model = model_of_text(f"g (float[batch,8] x) => (float[] logits) {{ g = Gelu (x) {nodes} }}", given)
-    graph = write_int8(model, {"g": Range(-0.17, 3), "a": Range(-9, 9)})
+    graph = write_int8(model, {"g": Bounds(-0.17, 3), "a": Bounds(-9, 9)})
     onnx.checker.check_model(graph, full_check=True)
     found = constants(graph)
     zeros = [found[node.input[2]] for node in graph.graph.node if node.input[0] in ("g", "g.int8")]
@@ -165,7 +165,7 @@ def test_each_output_channel_has_a_scale(nodes, shape):
     weights = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     model = model_of_text(f"g (float[batch,4,8,8] x) => (float[] logits) {{ {nodes} }}", {"w": weights})
     feeds = {"x": np.random.default_rng(1).uniform(-1, 1, (2, 4, 8, 8)).astype(np.float32)}
-    graph = write_int8(model, {"x": Range(-1, 1), "f": Range(-1, 1)})
+    graph = write_int8(model, {"x": Bounds(-1, 1), "f": Bounds(-1, 1)})
     assert error(graph, model, feeds) < 0.02
     assert len(constants(graph)["w.scale"]) == {4: 4, 256: 5, 5: 5, 8: 5}[shape[0]]
 

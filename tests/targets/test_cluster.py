@@ -40,7 +40,7 @@ from enginewright.precision.placement import arithmetic_nodes
 from enginewright.precision.search.checks import Checks
 from enginewright.precision.search.search import Journal, find_spared
 from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
-from enginewright.precision.write_int8 import Range, write_int8
+from enginewright.precision.write_int8 import Bounds, write_int8
 from enginewright.targets import node, ray_cluster
 from enginewright.targets import nodes as nodes_of_fleet
 from enginewright.targets import ray_task as task
@@ -182,7 +182,7 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
     monkeypatch.chdir(tmp_path)
     measured_here = measure_samples(Measuring(folder, 2048), many, 4, False, None)
     rounding = Rounding(
-        {name: Range(each.lowest, each.amax) for name, each in measured_here.histograms.items()},
+        {name: Bounds(each.lowest, each.amax) for name, each in measured_here.histograms.items()},
         frozenset(),
         64,
         {},

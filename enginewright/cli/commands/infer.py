@@ -10,9 +10,9 @@ from enginewright import open_engine
 from enginewright.cli.arguments import FILE, FOLDER, add_engine, add_path
 from enginewright.cli.inputs import (
     QUALITY,
+    AnswerRow,
     ArraysReader,
     ImageReader,
-    Row,
     TextsReader,
     as_written,
     best_first,
@@ -98,7 +98,7 @@ def infer(
     text, takes_images = record.text, record.preprocessing is not None
     if pictures and not takes_images:
         raise EnginewrightError(f"--pictures is for images, and {folder} takes {'texts' if text else 'arrays'}")
-    found: Sequence[Path] | Sequence[Text] | Sequence[Row]
+    found: Sequence[Path] | Sequence[Text] | Sequence[AnswerRow]
     if takes_images:
         found = images = find_images(list(map(Path, places)))
     elif text:

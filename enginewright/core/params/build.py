@@ -1,3 +1,5 @@
+"""The sections `build` and `inference`."""
+
 from collections.abc import Iterable, Mapping
 from keyword import iskeyword
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The sections `validation`, `benchmark`, `cluster` and `timeouts`."""
+
 from typing import Annotated
 
 from pydantic import AfterValidator, Field

@@ -1,3 +1,5 @@
+"""The sections `model`, with `model.boxes`, `weights` and `export`."""
+
 import json
 import re
 from contextlib import suppress

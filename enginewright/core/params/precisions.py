@@ -1,3 +1,5 @@
+"""The sections `precisions`, `calibration`, `search` and `mix`."""
+
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args

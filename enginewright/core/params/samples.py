@@ -1,3 +1,5 @@
+"""The section `samples`, with `samples.preprocessing` and `samples.text`."""
+
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator

@@ -1,4 +1,4 @@
-"""The base of every section of params.yaml."""
+"""The base of every section of params.yaml, and how the file is read: a sentence says what is wrong."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -12,8 +12,6 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.text import in_one_line, suggestion
-
-# Read params.yaml, and say in a sentence which entry is unknown or impossible.
 
 SECTION = "input should be a section of parameters"
 LARGEST = 1_000_000  # a file of parameters or classes

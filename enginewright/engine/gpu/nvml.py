@@ -70,7 +70,7 @@ class GpuConditions(Record):
     throttled: dict[str, float]
 
 
-class Sample(NamedTuple):
+class GpuSample(NamedTuple):
     """Clocks in MHz, power in watts, temperature in degrees Celsius."""
 
     seconds: float
@@ -96,7 +96,7 @@ class GpuSampler:
     """Samples the GPU from a thread while it is entered as a context."""
 
     def __init__(self) -> None:
-        self.samples: list[Sample] = []
+        self.samples: list[GpuSample] = []
         self._started = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -134,7 +134,7 @@ class GpuSampler:
             while not self._done.wait(SECONDS_BETWEEN_SAMPLES):
                 reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
                 throttled = [name for name, flag in THROTTLE_REASONS.items() if reasons & getattr(pynvml, flag)]
-                sample = Sample(
+                sample = GpuSample(
                     seconds=round(time.perf_counter() - self._started, 3),
                     clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
                     memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),

@@ -163,14 +163,14 @@ def has_choice(graph: GraphProto) -> bool:
     return bool(read) and read.isdisjoint(rounded)
 
 
-class Trial(NamedTuple):
+class LayoutTrial(NamedTuple):
     seconds: float
     answers: Arrays
 
 
-def fastest_layout(try_out: Callable[[Layout], Trial]) -> Layout:
+def fastest_layout(try_out: Callable[[Layout], LayoutTrial]) -> Layout:
     """Return the layout that takes the least time, of those that the provider takes and that answer as the first."""
-    trials: list[tuple[Layout, Trial]] = []
+    trials: list[tuple[Layout, LayoutTrial]] = []
     for layout in LAYOUTS:
         try:
             trials.append((layout, try_out(layout)))
@@ -197,19 +197,19 @@ def _alike(found: NDArray[Any], first: NDArray[Any]) -> bool:
     return bool((differences <= MOST_DIFFERENCE * np.maximum(spreads, np.median(spreads))).all())
 
 
-def try_in_own_process(onnx: Path, blueprint: Blueprint, layout: Layout) -> Trial:
+def try_in_own_process(onnx: Path, blueprint: Blueprint, layout: Layout) -> LayoutTrial:
     """Try a layout where a kernel that crashes or hangs ends nothing else, and other sessions make none slower."""
     return run_apart("the trial", try_out, onnx, blueprint, layout, longest=LONGEST, quiet=True)
 
 
-def try_out(onnx: Path, blueprint: Blueprint, layout: Layout) -> Trial:
+def try_out(onnx: Path, blueprint: Blueprint, layout: Layout) -> LayoutTrial:
     with scratch_folder() as folder:
         optimize(onnx, folder, blueprint.build, layout)
         with closing(open_on_gpu(folder / GRAPH, blueprint, options_for(threads=0), replays=True)) as session:
             return timed(session, blueprint)
 
 
-def timed(session: DeviceSession, blueprint: Blueprint) -> Trial:
+def timed(session: DeviceSession, blueprint: Blueprint) -> LayoutTrial:
     """Call a session with the example, or else noise, with as many samples as the engine is optimized for."""
     example, profile, interface = blueprint.example, blueprint.build.profile, blueprint.interface
     feeds = {} if example else interface.noise(profile.at("opt"), seed=0)
@@ -218,7 +218,7 @@ def timed(session: DeviceSession, blueprint: Blueprint) -> Trial:
         feeds[name] = np.resize(each, (profile.batch.opt if name in batched else len(each), *each.shape[1:]))
     answers, call = session.run(feeds), session.bind(feeds)
     seconds = [call() for _ in range(WARM_UP + CALLS)]
-    return Trial(median(seconds[WARM_UP:]), answers)
+    return LayoutTrial(median(seconds[WARM_UP:]), answers)
 
 
 def open_on_gpu(model: Path, blueprint: Blueprint, options: Any, replays: bool) -> DeviceSession:
@@ -247,11 +247,11 @@ def open_on_gpu(model: Path, blueprint: Blueprint, options: Any, replays: bool) 
             why = str(error).strip().splitlines()[0]
             raise EnginewrightError(f"ONNX Runtime cannot open the engine for one more shape: {why}") from None
 
-    executor = Executor(first, another, blueprint.interface, replays, most)
+    executor = ONNXRuntimeExecutor(first, another, blueprint.interface, replays, most)
     return DeviceSession(stream, executor, blueprint, replay=False)
 
 
-class Executor:
+class ONNXRuntimeExecutor:
     """Runs a graph between the copies of a stream, without waiting for its own work. Where there are convolutions, each
     shape has a session of its own: one session would look for kernels anew whenever the shape changes, for up to two
     seconds, and replay CUDA graphs that it captured before with kernels that are gone."""

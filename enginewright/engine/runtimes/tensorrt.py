@@ -116,7 +116,7 @@ class TensorRT(Library):
         sessions = []
         for _ in range(requests):
             context, stream = self._context(engine, inference.cuda_graph, scratch), cuda.Stream()
-            executor = nvidia.Executor(self, engine, context, blueprint, stream.handle, captures_itself)
+            executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, captures_itself)
             sessions.append(DeviceSession(stream, executor, blueprint, replay, scratch))
         return sessions
 
@@ -128,7 +128,7 @@ class TensorRT(Library):
         engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb)
         context, profiler, stream = self._context(engine), nvidia.new_profiler(self.trt), cuda.Stream()
         context.profiler = profiler
-        executor = nvidia.Executor(self, engine, context, blueprint, stream.handle, replays=False)
+        executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, replays=False)
         del context, engine  # only the session may hold them: it frees them in the right order
         with closing(DeviceSession(stream, executor, blueprint, replay=False)) as session:
             call = session.bind(feeds)

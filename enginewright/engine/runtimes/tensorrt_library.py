@@ -221,7 +221,7 @@ def new_allocator(trt: Any) -> Any:
     return Allocator()
 
 
-class Executor:
+class TensorRTExecutor:
     """Runs a plan on the addresses and the stream of a DeviceSession, in the profile that is nearest to the shapes."""
 
     def __init__(

@@ -20,7 +20,7 @@ from enginewright.precision.calibration.cache import TINY
 from enginewright.precision.calibration.histogram import Histogram, choose_amax
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import nodes_in_floats
-from enginewright.precision.write_int8 import Grid, Range, Writer, dtype_of, grid_of, grid_of_channels, names_of
+from enginewright.precision.write_int8 import Bounds, Grid, Writer, dtype_of, grid_of, grid_of_channels, names_of
 
 WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
 WORTH_TAKING = 0.005  # the least gain, as a share of the cost, since chance makes smaller ones on a few samples
@@ -32,10 +32,10 @@ Ranges = Mapping[str, float]
 Cost = Callable[[Ranges], float]
 
 
-class Choice(NamedTuple):
+class RangeChoice(NamedTuple):
     amax: dict[str, float]
     methods: dict[str, str]  # by tensor; empty if the parameters name one for all, as `costs` is
-    costs: dict[str, float]  # what Trial.on tells if all tensors take one method, and as chosen
+    costs: dict[str, float]  # what MethodTrial.on tells if all tensors take one method, and as chosen
 
 
 def choose_ranges(
@@ -44,7 +44,7 @@ def choose_ranges(
     samples: SampleSet,
     params: CalibrationParams,
     dialect: Dialect,
-) -> Choice:
+) -> RangeChoice:
     """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
 
     def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
@@ -52,13 +52,13 @@ def choose_ranges(
         return dict(zip(chosen, in_parallel(lambda name: choose_amax(histograms[name], by), chosen), strict=True))
 
     if params.method != AUTO:
-        return Choice(ranges(params.method, histograms), {}, {})
+        return RangeChoice(ranges(params.method, histograms), {}, {})
     lowest = {name: histogram.lowest for name, histogram in histograms.items()}
     channels = {
         name: each.channels for name, each in histograms.items() if dialect.by_channel and each.channels is not None
     }
     beyond = nodes_in_floats("int8", graph, ranges("max", histograms), dialect, dialect.rest)
-    trial = Trial(graph, lowest, beyond, channels, dialect.compiler != "cpu", dialect.exact_sums)
+    trial = MethodTrial(graph, lowest, beyond, channels, dialect.compiler != "cpu", dialect.exact_sums)
     tried = [name for names in trial.groups for name in names]
     fixed = fixed_batch(graph)
     parts = ((0, fixed), (fixed, 2 * fixed)) if fixed else (CHOOSING, CHECKING)
@@ -72,8 +72,8 @@ def choose_ranges(
 
 
 def choose_by_outputs(
-    trial: "Trial", by_method: Mapping[str, Ranges], choosing: Feeds, checking: Feeds
-) -> tuple[str, Choice]:
+    trial: "MethodTrial", by_method: Mapping[str, Ranges], choosing: Feeds, checking: Feeds
+) -> tuple[str, RangeChoice]:
     """Take the best method for all tensors, and then a better one for each tensor that has one. Return it, too.
 
     Those are tried first whose ranges differ most. What was chosen on some samples must prove itself on others. If it
@@ -92,9 +92,9 @@ def choose_by_outputs(
     costs[AUTO] = costs[best] if amax == by_method[best] else check(amax)
     winner = min(costs, key=lambda method: costs[method])
     if winner == AUTO:
-        return best, Choice(amax, methods, costs)
+        return best, RangeChoice(amax, methods, costs)
     costs[AUTO] = costs[winner]
-    return winner, Choice(dict(by_method[winner]), dict.fromkeys(by_method[winner], winner), costs)
+    return winner, RangeChoice(dict(by_method[winner]), dict.fromkeys(by_method[winner], winner), costs)
 
 
 def _most_different(
@@ -121,7 +121,7 @@ class Site(NamedTuple):
     dtype: np.dtype[np.generic]  # of the scale
 
 
-class Trial:
+class MethodTrial:
     """A graph with rounded activations, whose grids are inputs."""
 
     def __init__(
@@ -176,7 +176,7 @@ class Trial:
     def _grids(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Yield scales and zeros. A byte with a sign, whose zero is 0, is written as one without."""
         for site in self._sites:
-            grid = grid_of((Range(self._lowest[name], amax[name]) for name in site.names), site.is_symmetric)
+            grid = grid_of((Bounds(self._lowest[name], amax[name]) for name in site.names), site.is_symmetric)
             yield site.scale, np.asarray(grid.scale, site.dtype)
             yield site.zero, np.asarray(SIGNED if grid.zero.dtype == np.int8 else grid.zero, np.uint8)
 

@@ -31,7 +31,7 @@ from enginewright.precision.calibration.measure import (
     with_moved,
 )
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.write_int8 import Range
+from enginewright.precision.write_int8 import Bounds
 
 AT_ONCE = 8  # samples whose activations are measured together anew
 
@@ -103,7 +103,7 @@ def _channels(found: Mapping[str, NDArray[np.floating] | None]) -> dict[str, Cha
     return {name: (rounded(each[0]), rounded(each[1])) for name, each in found.items() if each is not None}
 
 
-def write_scaled(known: Calibration, scaled: Mapping[str, Range], model: Path, samples: SampleSet) -> Calibration:
+def write_scaled(known: Calibration, scaled: Mapping[str, Bounds], model: Path, samples: SampleSet) -> Calibration:
     """Write beside a graph what is known of the one it was made from, with the ranges of what was scaled."""
     amax = known.amax | {name: each.amax for name, each in scaled.items()}
     lowest = known.lowest | {name: each.lowest for name, each in scaled.items()}

@@ -35,21 +35,21 @@ MOST_BYTES = 1 << 30  # of a batch's activations, of which there are two: one is
 MOST_ANSWERS = 1024  # samples, which is more than a search looks at
 
 
-class Measured(NamedTuple):
+class MeasuredRanges(NamedTuple):
     histograms: Histograms
     answers: list[Outputs]  # to the first batches; they are empty where they are large, or not one to a sample
 
 
 def measure_samples(
     work: "Measuring", samples: SampleSet, batch: int, whole: bool, cluster: Cluster | None, at_once: int = AT_ONCE
-) -> Measured:
+) -> MeasuredRanges:
     """Return a histogram of each activation of a graph, and its answers.
 
     Parts of the samples are measured one by one, or side by side on a cluster, and merged in their order: the merging
     is exact, so that it does not matter how they are cut.
     """
     parts = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once)
-    merged = Measured({}, [])
+    merged = MeasuredRanges({}, [])
     # Answers to texts depend on how far they are padded.
     most = math.ceil(MOST_ANSWERS / batch) if samples.lengths is None else 0
     for part in progress(spread(work, parts, cluster), "calibration", len(parts), f"parts of {at_once} samples"):
@@ -72,14 +72,14 @@ def batch_in_memory(model: onnx.ModelProto, samples: SampleSet, most: int) -> in
 
 
 @dataclass(frozen=True)
-class Measuring(Work[Part, Measured]):
+class Measuring(Work[Part, MeasuredRanges]):
     """Measure the activations of the graph in a folder."""
 
     folder: Path
     bins: int
 
     @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Part], Measured]]:
+    def open(self, threads: int) -> Iterator[Callable[[Part], MeasuredRanges]]:
         meter = Meter(load_graph(self.folder / "model.onnx"), threads)
         yield lambda part: meter.measure(part.feeds(), self.bins)
 
@@ -124,14 +124,14 @@ class Meter:
         self._names = [output.name for output in graph.output]
         self._by_channel = set(tensors_by_channel(model))
 
-    def measure(self, batches: Iterable[Feeds], bins: int) -> Measured:
+    def measure(self, batches: Iterable[Feeds], bins: int) -> MeasuredRanges:
         """Return a histogram of each activation, without keeping more of a batch than its answers."""
         histograms: Histograms = {}
         answers: list[Outputs] = []
         for activations, found in self._of_each(batches):
             self._count(activations, {name: histograms.setdefault(name, Histogram(bins)) for name in activations})
             answers.append(found)
-        return Measured(histograms, answers)
+        return MeasuredRanges(histograms, answers)
 
     def _count(self, activations: Activations, histograms: Histograms) -> None:
         def add(name: str) -> None:

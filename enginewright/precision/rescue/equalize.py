@@ -24,7 +24,7 @@ from enginewright.graph.as_written import open_as_written
 from enginewright.graph.passes.find import Inserter
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import FLOATS, PRODUCTS, is_average, setting
-from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Range, dtype_of
+from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Bounds, dtype_of
 
 ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}  # keep a positive factor of a channel, as averages and MaxPool do
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -50,8 +50,8 @@ class Channels(NamedTuple):
 
 
 def equalize(
-    model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], ranges: Mapping[str, Range]
-) -> tuple[onnx.ModelProto, dict[str, Range]] | None:
+    model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], ranges: Mapping[str, Bounds]
+) -> tuple[onnx.ModelProto, dict[str, Bounds]] | None:
     """Return the graph with scaled channels, and the ranges of the tensors that have them; or None where that is not
     possible or promises nothing. No Mul is added for the nodes of the names in `kept`, which stay in floating point.
     What has no range is not scaled."""
@@ -63,7 +63,7 @@ def equalize(
     if not seams:
         return None
     channels = _channels(ir.to_proto(changed), seams, batches, ranges)
-    scaled = dict[str, Range]()
+    scaled = dict[str, Bounds]()
     for seam in seams:
         scale = _best_scale(seam, [channels[name] for _, name in seam.readers])
         if np.ptp(scale) > 0:
@@ -243,7 +243,7 @@ def _has_rows(node: ir.Node) -> bool:
 
 
 def _channels(
-    model: onnx.ModelProto, seams: list[Seam], batches: Iterable[Feeds], ranges: Mapping[str, Range]
+    model: onnx.ModelProto, seams: list[Seam], batches: Iterable[Feeds], ranges: Mapping[str, Bounds]
 ) -> dict[str, Channels]:
     """Measure the channels of the tensors of seams that have ranges, as far as they lie within these."""
     axes = {name: axis for seam in seams for name, axis in seam.axes.items() if name in ranges}
@@ -262,7 +262,7 @@ def _channels(
     }
 
 
-def _scaled(known: Range, channels: Channels, scale: Floats) -> Range:
+def _scaled(known: Bounds, channels: Channels, scale: Floats) -> Bounds:
     """Return the range once channels are divided. The known one is of all samples, and the channels are of some: so it
     is multiplied, not replaced."""
 
@@ -271,7 +271,7 @@ def _scaled(known: Range, channels: Channels, scale: Floats) -> Range:
         return float(np.abs(side / scale).max()) / before if before else 1.0
 
     of_each = None if known.channels is None else known.channels / scale
-    return Range(known.lowest * growth(channels.lowest), known.amax * growth(channels.largest), of_each)
+    return Bounds(known.lowest * growth(channels.lowest), known.amax * growth(channels.largest), of_each)
 
 
 def _best_scale(seam: Seam, channels: list[Channels]) -> Floats:

@@ -21,7 +21,7 @@ from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.placement import Placement, arithmetic_nodes
 from enginewright.precision.records import Step
 from enginewright.precision.search.checks import Checks
-from enginewright.precision.write_int8 import Range, Rounded, Writer
+from enginewright.precision.write_int8 import Bounds, Rounded, Writer
 
 TOGETHER = 16  # layers that one session switches: opening it takes as long as measuring one of a large network
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
@@ -31,7 +31,7 @@ LossAlone = tuple[str, float]  # of a layer
 class Rounding(NamedTuple):
     """Say what is rounded in a graph, and how."""
 
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, Bounds]
     kept: frozenset[str]  # the nodes that are always in floating point
     largest: int
     rounded: Rounded

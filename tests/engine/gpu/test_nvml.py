@@ -5,7 +5,7 @@ import pynvml
 import pytest
 
 from enginewright.engine.gpu import nvml
-from enginewright.engine.gpu.nvml import GpuSampler, Sample, process_megabytes
+from enginewright.engine.gpu.nvml import GpuSample, GpuSampler, process_megabytes
 
 
 def sampler_of(*samples):
@@ -16,7 +16,7 @@ def sampler_of(*samples):
 
 
 def sample(clock=1500, memory_clock=2600, power=300.0, temperature=50, throttled=""):
-    return Sample(0.0, clock, memory_clock, power, temperature, throttled)
+    return GpuSample(0.0, clock, memory_clock, power, temperature, throttled)
 
 
 def test_conditions_are_the_range_and_the_median_of_the_samples():

@@ -19,8 +19,8 @@ from enginewright.engine.runtimes.onnxruntime_session import (
     CHANNELS_LAST,
     LAST_WITH_FUSED_BIASES,
     WARM_UP,
-    Executor,
-    Trial,
+    LayoutTrial,
+    ONNXRuntimeExecutor,
     fastest_layout,
     has_choice,
     layout_of,
@@ -76,7 +76,7 @@ def test_the_fastest_layout_that_is_right_is_chosen(last, fused, chosen, capsys)
     def try_out(layout):
         if (trial := trials[len(layout)]) is None:
             raise EnginewrightError("it refuses")
-        return Trial(*trial)
+        return LayoutTrial(*trial)
 
     assert fastest_layout(try_out) == chosen
     assert ("fuse_conv_bias': '1'}: it refuses" in capsys.readouterr().err) == (fused is None)
@@ -96,8 +96,11 @@ COLUMN = np.array([[5.0], [7.0], [6.0]], np.float16)
 @pytest.mark.parametrize("values", [RIGHT["logits"], COLUMN, COLUMN[:, 0], np.arange(24.0).reshape(2, 3, 4)])
 def test_answers_of_any_shape_agree_with_themselves_alone(values):
     answers, other = {"out": values}, {"out": values * 3}
-    assert fastest_layout(lambda layout: Trial(1 / (1 + len(layout)), answers)) == LAST_WITH_FUSED_BIASES
-    assert fastest_layout(lambda layout: Trial(1 / (1 + len(layout)), other if layout else answers)) == CHANNELS_FIRST
+    assert fastest_layout(lambda layout: LayoutTrial(1 / (1 + len(layout)), answers)) == LAST_WITH_FUSED_BIASES
+    assert (
+        fastest_layout(lambda layout: LayoutTrial(1 / (1 + len(layout)), other if layout else answers))
+        == CHANNELS_FIRST
+    )
 
 
 def test_an_engine_says_how_it_must_be_opened(tiny_onnx, tmp_path):
@@ -222,7 +225,7 @@ def test_each_shape_has_a_session_and_a_few_are_held(most, opened):
         seen.append(executor._shapes["input"][0])
         return FakeSession()
 
-    executor = Executor(FakeSession(), another, INTERFACE, replays=True, most_sessions=most)
+    executor = ONNXRuntimeExecutor(FakeSession(), another, INTERFACE, replays=True, most_sessions=most)
     place_at(executor, 1, 2, 1, 3, 3, 4, 1, 2)
     assert seen == opened
 
@@ -236,6 +239,6 @@ def test_a_session_for_which_there_is_no_memory_takes_that_of_the_others():
         held.append(len(executor._sessions))
         return FakeSession()
 
-    executor = Executor(FakeSession(), another, INTERFACE, replays=False, most_sessions=8)
+    executor = ONNXRuntimeExecutor(FakeSession(), another, INTERFACE, replays=False, most_sessions=8)
     place_at(executor, 1, 2, 3)
     assert held == [1, 0]

@@ -5,7 +5,7 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginewright.core.params.precisions import METHODS, CalibrationParams
-from enginewright.precision.calibration.auto import Trial, choose_by_outputs, choose_ranges, error_of
+from enginewright.precision.calibration.auto import MethodTrial, choose_by_outputs, choose_ranges, error_of
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import nodes_in_floats
@@ -23,7 +23,7 @@ def trial():
     ends = "(float[n,16] a, float[n,16] b) => (float[n,16] y, float[n,16] z)"
     nodes = "of_a = MatMul (a, w) gained = Mul (b, gain) of_b = MatMul (gained, v) y = Add (of_a, bias) z = Relu (of_b)"
     constants = {"w": W, "v": V, "gain": np.float32(1), "bias": np.ones(16, np.float32)}
-    return Trial(model_of_text(f"g {ends} {{ {nodes} }}", constants), LOWEST)
+    return MethodTrial(model_of_text(f"g {ends} {{ {nodes} }}", constants), LOWEST)
 
 
 def feeds(seed):
@@ -78,7 +78,9 @@ def test_the_cost_is_the_geometric_mean_of_the_errors_of_a_sample_and_of_all_at_
 
 def test_a_sample_with_large_answers_has_a_say():
     """Clipped, seven of eight samples are closer, and most of the eighth is lost."""
-    trial = Trial(model_of_text("g (float[n,16] a) => (float[n,16] y) { y = MatMul (a, w) }", {"w": W}), {"a": -1.0})
+    trial = MethodTrial(
+        model_of_text("g (float[n,16] a) => (float[n,16] y) { y = MatMul (a, w) }", {"w": W}), {"a": -1.0}
+    )
     given = {"a": np.random.default_rng(0).uniform(-1, 1, (8, 16)).astype(np.float32)}
     given["a"][0] *= FEW_LARGE
     found = {reach: np.clip(np.rint(given["a"] / reach * 127), -128, 127) / 127 * reach for reach in (1.0, 40.0)}
@@ -101,7 +103,7 @@ def test_every_tensor_has_a_range_and_only_a_choice_has_costs(method, tiny_graph
 def test_what_is_never_negative_has_the_whole_grid_for_its_magnitudes():
     model = model_of_text("g (float[n,16] a) => (float[n,16] y) { y = MatMul (a, w) }", {"w": W})
     given = {"a": np.random.default_rng(0).uniform(0, 1, (64, 16)).astype(np.float32)}
-    signed, hardly, unsigned = (Trial(model, {"a": lowest}).on(given)({"a": 1.0}) for lowest in (-1.0, -0.1, 0.0))
+    signed, hardly, unsigned = (MethodTrial(model, {"a": lowest}).on(given)({"a": 1.0}) for lowest in (-1.0, -0.1, 0.0))
     assert hardly == signed
     assert unsigned == pytest.approx(signed / 2, rel=0.05)
 
@@ -112,7 +114,7 @@ def test_tensors_of_one_grid_reach_below_zero_together(is_symmetric, step):
     nodes = "{ p = Relu (a) c = Concat <axis = 1> (p, b) y = MatMul (c, w) }"
     ends = "(float[n,16] a, float[n,16] b) => (float[n,32] y)"
     model = model_of_text(f"g {ends} {nodes}", {"w": np.eye(32, dtype=np.float32)})
-    trial = Trial(model, {"p": 0.0, "b": -0.1}, is_symmetric=is_symmetric)
+    trial = MethodTrial(model, {"p": 0.0, "b": -0.1}, is_symmetric=is_symmetric)
     given = {"a": np.linspace(0, 1, 160, dtype=np.float32).reshape(10, 16), "b": np.zeros((10, 16), np.float32)}
     rounded = np.rint(given["a"] / step) * step
     assert trial.on(given)({"p": 1.0, "b": 0.1}) == pytest.approx(cost_of([rounded], [given["a"]]), rel=1e-4)
@@ -124,7 +126,7 @@ def test_what_depthwise_convolutions_read_has_a_grid_for_each_channel():
     given = {"a": np.random.default_rng(0).uniform(-1, 1, (64, 16, 1)).astype(np.float32)}
     reach = np.geomspace(0.02, 1, 16, dtype=np.float32)[:, None]
     given["a"] *= reach
-    trial = Trial(model, {"a": -1.0}, channels={"a": np.stack([-reach[:, 0], reach[:, 0]])})
+    trial = MethodTrial(model, {"a": -1.0}, channels={"a": np.stack([-reach[:, 0], reach[:, 0]])})
     rounded = np.rint(given["a"] / reach * 127) / 127 * reach
     assert trial.groups == []
     assert trial.on(given)({}) == pytest.approx(cost_of([rounded[..., 0]], [given["a"][..., 0]]), rel=1e-4)
@@ -133,7 +135,7 @@ def test_what_depthwise_convolutions_read_has_a_grid_for_each_channel():
 def test_kept_nodes_are_exact():
     model = model_of_text("g (float[n,16] a) => (float[n,16] y) { y = MatMul (a, w) }", {"w": W})
     model.graph.node[0].name = "product"
-    assert Trial(model, LOWEST, {"product"}).groups == []
+    assert MethodTrial(model, LOWEST, {"product"}).groups == []
 
 
 class Few:

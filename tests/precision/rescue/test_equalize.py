@@ -6,7 +6,7 @@ import pytest
 from support.pass_checks import model_of_text, session_of
 
 from enginewright.precision.rescue.equalize import equalize, find_seams, tensors_of
-from enginewright.precision.write_int8 import Range, write_int8
+from enginewright.precision.write_int8 import Bounds, write_int8
 
 RNG = np.random.default_rng(0)
 UNEQUAL = np.geomspace(0.01, 1, 8).astype(np.float32)  # what the channels of the first product reach
@@ -121,7 +121,7 @@ def ranges_of(graph, names, feeds):
     """Return where the numbers of some tensors lie."""
     tensors = list(tensors_of(graph, names, feeds))
     all_of = {name: np.concatenate([each[name] for each in tensors]) for name in names}
-    return {name: Range(min(0.0, values.min()), np.abs(values).max()) for name, values in all_of.items()}
+    return {name: Bounds(min(0.0, values.min()), np.abs(values).max()) for name, values in all_of.items()}
 
 
 def equalized(before, given):
@@ -186,7 +186,7 @@ def test_a_mul_is_added_only_where_it_is_needed(nodes, kept, makers):
     given = model(nodes, MATRIX)
     for number, node in enumerate(given.graph.node):
         node.name = f"node_{number}"
-    reached = {name: Range(-9.0, 9.0) for node in given.graph.node for name in node.output}
+    reached = {name: Bounds(-9.0, 9.0) for node in given.graph.node for name in node.output}
     after = equalize(given, kept, [{"input": np.ones((4, 5, 8), np.float32)}], reached)
     graph = after[0].graph if after else given.graph
     added = [node.input[0] for node in graph.node if node.op_type == "Mul"]

@@ -8,7 +8,7 @@ from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.onnx_file import load_graph
 from enginewright.precision.calibration.measure import measure
 from enginewright.precision.search.trials import Rounding, SwitchedGraph, loss_alone
-from enginewright.precision.write_int8 import Range, write_int8
+from enginewright.precision.write_int8 import Bounds, write_int8
 
 LAYERS = ["conv1", "conv2", "pool", "classifier"]
 
@@ -21,7 +21,7 @@ def feeds():
 def test_a_layer_in_fp8_loses_what_its_numbers_say(tiny_onnx, feeds):
     """A float8 has three bits of mantissa: each factor of a product is off by up to 6 %, and by 2 % in the mean."""
     graph = load_graph(tiny_onnx)
-    ranges = {name: Range(each.lowest, each.amax) for name, each in measure(graph, [feeds], bins=2048).items()}
+    ranges = {name: Bounds(each.lowest, each.amax) for name, each in measure(graph, [feeds], bins=2048).items()}
     switched = SwitchedGraph(graph, Rounding(ranges, frozenset(), 448, {}, "fp8", exact_sums=True), LAYERS)
     exact = run_graph(open_as_written(graph), feeds)
     losses = [loss_alone(switched, layer, [feeds], [exact]) for layer in LAYERS]
@@ -36,7 +36,7 @@ def test_a_layer_in_fp8_loses_what_its_numbers_say(tiny_onnx, feeds):
 @pytest.mark.parametrize("largest", [127, 64])
 def test_what_is_switched_computes_what_is_written(tiny_onnx, feeds, largest, layers, kept):
     graph = load_graph(tiny_onnx)
-    ranges = {name: Range(each.lowest, each.amax) for name, each in measure(graph, [feeds], bins=2048).items()}
+    ranges = {name: Bounds(each.lowest, each.amax) for name, each in measure(graph, [feeds], bins=2048).items()}
     switched = SwitchedGraph(graph, Rounding(ranges, frozenset(kept), largest, {}, "int8", exact_sums=True), layers)
     exact = run_graph(open_as_written(graph), feeds)["logits"]
     for layer in layers:
@@ -51,7 +51,7 @@ def test_a_sum_that_is_switched_reads_what_one_that_is_written_does(exact_sums):
     rng = np.random.default_rng(0)
     constants = {"w": rng.normal(size=(4, 4, 1, 1)).astype(np.float32)}
     text = "g (float[n,4,8,8] x) => (float[n,4,8,8] y) { [conv] c = Conv (x, w) [sum] s = Add (c, x) y = Relu (s) }"
-    graph, ranges = model_of_text(text, constants), dict.fromkeys("xc", Range(-8, 8))
+    graph, ranges = model_of_text(text, constants), dict.fromkeys("xc", Bounds(-8, 8))
     switched = SwitchedGraph(graph, Rounding(ranges, frozenset(), 127, {}, "int8", exact_sums), ["conv", "sum"])
     given = {"x": rng.normal(size=(2, 4, 8, 8)).astype(np.float32)}
     written = write_int8(graph, ranges, {"conv"}, exact_sums=exact_sums)

@@ -16,7 +16,7 @@ from enginewright.precision.calibration.measure import measure
 from enginewright.precision.search import checks
 from enginewright.precision.search.checks import FIRST, LOST, Checks
 from enginewright.precision.search.trials import LayerTrial, Rounding
-from enginewright.precision.write_int8 import Range, write_int8
+from enginewright.precision.write_int8 import Bounds, write_int8
 from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.9, relative_error=0.1, agreement=0.5, metric_drop=0.5)
@@ -27,7 +27,7 @@ LOOSE = LIMITS.model_copy(update={"cosine": -1e9, "relative_error": 1e9, "agreem
 def try_layers(tiny_onnx, samples):
     graph = load_graph(tiny_onnx)
     ranges = {
-        name: Range(each.lowest, each.amax) for name, each in measure(graph, samples.batches(4), bins=2048).items()
+        name: Bounds(each.lowest, each.amax) for name, each in measure(graph, samples.batches(4), bins=2048).items()
     }
     task = task_of("classification", None, samples.manifest.class_names)
 
