@@ -148,9 +148,12 @@ def test_a_busy_core_does_not_stall_the_threads_on_others():
     busy = f"import os\nos.sched_setaffinity(0, {cores[:1]})\nwhile True: pass"
     program = subprocess.Popen([sys.executable, "-c", busy])
     try:
-        tried = [(trained(), trained(OMP_NUM_THREADS="1")) for _ in range(3)]  # others may take the second core, too
+        tried = []  # others may take the second core, too, which makes a step no faster
+        while len(tried) < 10 and (not tried or tried[-1] >= 4):
+            (threads, shared), (_, alone) = trained(), trained(OMP_NUM_THREADS="1")
+            assert threads == 2
+            tried.append(shared / alone)
     finally:
         program.kill()
         program.wait()
-    assert {threads for (threads, _), _ in tried} == {2}
-    assert min(shared / alone for (_, shared), (_, alone) in tried) < 4
+    assert tried[-1] < 4, tried

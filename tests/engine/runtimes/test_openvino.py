@@ -15,8 +15,7 @@ from enginewright.graph.read_interface import read_blueprint
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import nodes_in_floats
 from enginewright.precision.in_dialect import rewritten
-from enginewright.precision.write_int8 import Range as Bounds
-from enginewright.precision.write_int8 import write_int8
+from enginewright.precision.write_int8 import Bounds, write_int8
 
 LARGEST_WEIGHT = dialect_of("openvino", "cpu", find_cpu().capability).largest_weight
 ROUNDING = {"scale": np.float32(0.02), "zero": np.int8(0)}
