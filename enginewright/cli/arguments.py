@@ -1,4 +1,4 @@
-"""What commands share: arguments that the shell completes, numbers, and colours."""
+"""Commands share arguments that the shell completes, numbers, and colours."""
 
 import os
 from argparse import ArgumentParser, ArgumentTypeError

@@ -1,5 +1,5 @@
-"""What the command infer answers for: images, texts, and rows of arrays. Each kind is found, prepared as the engine
-takes it, and answered in batches, and each answer is printed as a line for people or as JSON."""
+"""Find images, texts or rows of arrays for the command infer, prepare them as the engine takes them, and answer them in
+batches. Each answer is printed as a line for people or as JSON."""
 
 import json
 import os

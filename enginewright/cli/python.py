@@ -1,4 +1,4 @@
-"""What `import enginewright` does beyond opening an engine: build one without a project, and read a report."""
+"""Build an engine without a project, and read a report: `import enginewright` does both."""
 
 import atexit
 import copy
@@ -161,8 +161,8 @@ def _write_project(
     examples: Arrays, others: Arrays, precision: PrecisionName, batch: tuple[int, int, int] | None, runtime: str
 ) -> Params:
     count, file = len(next(iter(examples.values()))), Path("data/images/given.npz")
-    # Without a calibration, an example stands in its place, as there must be one. It is a real one: which samples are
-    # validated on is drawn from all.
+    # There must be a sample for calibration, so an example stands in its place. It is a real one, because the
+    # samples that are validated on are drawn from all.
     more = others or {name: array[:1] for name, array in examples.items()}
     together = {name: np.concatenate([array, more[name]]) for name, array in examples.items()}
     for name in DATA:
@@ -223,7 +223,7 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
 
 
 class Report(NamedTuple):
-    """What a run of the pipeline found."""
+    """The findings of a run of the pipeline."""
 
     recommended: str | None  # the precision to ship
     failures: dict[str, tuple[str, ...]]  # why a precision fails, by precision

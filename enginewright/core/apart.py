@@ -66,11 +66,7 @@ def main(asked: str, answered: str) -> None:
     result, failure = None, None
     try:
         result = function(*arguments)
-    except (
-        EnginewrightError,
-        OSError,
-        MemoryError,
-    ) as error:  # any other one is a mistake of ours: its traceback is shown
+    except (EnginewrightError, OSError, MemoryError) as error:  # another is a mistake of ours: its traceback is shown
         failure = error
     Path(answered).write_bytes(pickle.dumps((result, failure)))
 

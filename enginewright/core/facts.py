@@ -123,7 +123,7 @@ IGNORED = 255  # in prepared masks: pixels that do not count
 
 
 class Known(Record):
-    """What a task wants to be known of samples, and how files of samples have it."""
+    """A task names here what must be known of samples, and how files of samples have it."""
 
     task: str = CLASSIFICATION
     array: str = "truth"  # its name in a file of arrays

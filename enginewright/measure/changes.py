@@ -1,4 +1,4 @@
-"""What a run measured, the changes between two runs, the conclusion from all of them, and how they are printed."""
+"""A run's measurements, the changes between two runs, the conclusion from all of them, and how they are printed."""
 
 import math
 import subprocess
@@ -102,7 +102,7 @@ def describe(changes: Sequence[Change], confidence: float) -> str:
 
 
 class Identity(Record):
-    """What must be the same of the machines of two runs."""
+    """The facts of a machine that two runs must share."""
 
     runtime: str
     device_name: str

@@ -61,9 +61,9 @@ class Judgement(NamedTuple):
             return self.status in (Status.GOOD, Status.NOT_COMPARABLE)
         outcomes, now = [change.outcome for change in self.changes], self.found.measurements
         new = {entry.precision for entry in now.precisions} - {change.precision for change in self.changes}
-        fills_a_gap = (Outcome.NOT_COMPARABLE in outcomes or bool(new)) and not any(
-            change.again for change in compare_runs(now, now, 0.99)
-        )  # a night can be good by its races only: if the machine was disturbed, its ratios are useless
+        # A night can be good by its races only: if the machine was disturbed, its ratios are useless.
+        disturbed = any(change.again for change in compare_runs(now, now, 0.99))
+        fills_a_gap = (Outcome.NOT_COMPARABLE in outcomes or bool(new)) and not disturbed
         return self.status == Status.GOOD and (Outcome.IMPROVEMENT in outcomes or fills_a_gap)
 
 

@@ -26,9 +26,7 @@ def ask_fleet(fleet: Fleet, params: Params, users_code: UsersCode) -> list[str]:
             _say(f"{target.name} failed: {answer.failed}")
             failed[target.name] = answer, about, about.of(target.name)
         about.keep(answer)
-    now = Answers.about(
-        params, users_code
-    )  # the run may have made other samples than the first failures were kept with
+    now = Answers.about(params, users_code)  # the run may have made other samples than the first failures had
     for failure, about, before in failed.values():
         if about.folder != now.folder:
             about.put_back(failure.target, before)

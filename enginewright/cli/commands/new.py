@@ -68,8 +68,6 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from pathlib import Path
-
     from enginewright.cli.project.choices import Choices
 
     given = {name: getattr(chosen, name) for name in Choices._fields}
@@ -87,8 +85,6 @@ def _ask(question: str) -> str:
         print()
         return ""
 
-
-# Lay out a project in the user's own repository.
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 OURS = ("machine", "stages")  # folders of the pipeline: packages of these names would stand in for its own

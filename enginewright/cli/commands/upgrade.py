@@ -53,16 +53,12 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from pathlib import Path
-
     print(upgrade_project(Path(chosen.folder), chosen.dry_run))
     return 0
 
 
-# Bring a project to the version that is installed.
-
 FOLDERS = (AS_LAID_OUT, OLD_FOLDER)
-# Within .enginewright, where DVC took them for plans.
+# Versions before 0.2 kept these names within .enginewright, where DVC took them for plans.
 NAMES_IN_0_1 = {PLAN: "dvc.yaml", MACHINE_PLAN: "machine/dvc.yaml"}
 PARAMS_UNTIL_0_3 = "params.yaml"  # there, with all parameters
 

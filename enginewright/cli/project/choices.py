@@ -31,7 +31,7 @@ from enginewright.data.texts import padded_length
 from enginewright.model.from_transformers import TOKENIZER
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-# Of the network that params.yaml has: torchvision's own would take seconds to ask.
+# These are of the network that params.yaml has. Asking torchvision itself would take seconds.
 AS_IN_PARAMS = Stated(
     {"resize": 256, "crop": 224, "interpolation": "bilinear", "color": "rgb", "divide_by": 255, **IMAGENET},
     "how torchvision trains its networks",

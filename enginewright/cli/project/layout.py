@@ -12,8 +12,8 @@ from enginewright.core.params.all import all_defaults
 from enginewright.core.version import VERSION_FILE
 
 FILES = Path(__file__).parent / "files"
-# What the files were before their owner changed them, which `enginewright upgrade` needs. They have the names of FILES:
-# one # called dvc.yaml would be a second pipeline for DVC.
+# `enginewright upgrade` needs the files as they were before their owner changed them. They lie here under the names of
+# FILES: one called dvc.yaml would be a second pipeline for DVC.
 AS_LAID_OUT = Path(".enginewright")
 PLAN, MACHINE_PLAN, NIGHTLY = "pipeline.yaml", "machine.yaml", "nightly.yml"
 OWNERS = ("params.yaml", "fleet.yaml")  # the owner's alone, once they are laid out

@@ -1,4 +1,4 @@
-"""What is known of samples besides labels, and written beside them: boxes, masks, numbers, and questions."""
+"""Write beside samples what is known of them besides labels: boxes, masks, numbers, and questions."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

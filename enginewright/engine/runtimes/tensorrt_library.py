@@ -135,7 +135,7 @@ def _cause_in(text: str) -> str:
     return " ".join(SOURCE.sub("", text).split())[:400]
 
 
-# What TensorRT calls while it works. What these inherit is known only once one of the two libraries is imported.
+# TensorRT calls these objects while it works. Their base classes are known once one of the two libraries is imported.
 
 
 def new_log(trt: Any) -> Any:
