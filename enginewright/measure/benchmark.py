@@ -21,7 +21,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu.nvml import process_megabytes
 from enginewright.engine.machine import Machine, Moments, require_fits
-from enginewright.engine.record import LayerTime, read_engine, require_weights
+from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
 from enginewright.engine.runtimes import load_runtime
 from enginewright.measure.records import (
     ENGINE,
@@ -228,7 +228,8 @@ TRACED_CALLS = 48
 
 def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet) -> Trace:
     """Time the layers at the batch size that the engine is tuned for. There are none if the runtime gives no times."""
-    record, layers = read_engine(folder), time_layers(folder, machine, inference, samples, TRACED_CALLS)
+    layers = time_layers(folder, machine, inference, samples, TRACED_CALLS)
+    record = EngineRecord.read(folder / RECORD)  # its hashes were checked
     times = tuple(layers) if any(layer.milliseconds for layer in layers) else ()
     batch = record.profile.batch.opt
     return Trace(precision=record.precision, machine=machine, batch=batch, calls=TRACED_CALLS, layers=times)
