@@ -14,8 +14,7 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.yaml first
-	@if [ -n "$(RECIPE)" ]; then python -m enginewright.cli.recipes "$(RECIPE)"; fi
-	@python -m enginewright.pipeline
+	@python -m enginewright.pipeline $(if $(RECIPE),"$(RECIPE)")
 	dvc repro
 
 # Status 4 means that the machine was too noisy to decide. That is no reason for an alarm, and `make` cannot pass it on.

@@ -51,10 +51,9 @@ from cluster_work import ARTIFACTS, PRECISION, make_project, measuring, parts_of
 from ray.cluster_utils import Cluster as LocalCluster
 from tabulate import tabulate
 
-from enginewright.core.cores import usable_cores
+from enginewright.core.cores import AnyPart, Cluster, Result, Work, spread, usable_cores
 from enginewright.core.params.all import Params
-from enginewright.core.params.measuring import ClusterParams
-from enginewright.core.spread import AnyPart, Cluster, Result, Work, spread
+from enginewright.core.params.build import ClusterParams
 from enginewright.data.run_all import outputs_on, run_all
 from enginewright.data.sample_set import AT_ONCE
 from enginewright.engine.engine import open_engine

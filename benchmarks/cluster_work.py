@@ -9,8 +9,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from enginewright.core.facts import PrecisionName
-from enginewright.core.params.all import Params
-from enginewright.core.params.edit import overlay
+from enginewright.core.params.all import Params, overlay
 from enginewright.data.sample_set import Part, SampleSet, cut
 from enginewright.engine.build import EngineWork
 from enginewright.graph.as_written import GraphWork
@@ -32,12 +31,12 @@ SETTINGS: dict[str, Any] = {
 def make_project(folder: Path) -> None:
     """Run the stages that the work needs in a folder, unless they have been, and go there."""
     from enginewright.core.params.all import Params
-    from enginewright.pipeline.build import build
-    from enginewright.pipeline.graphs import convert
-    from enginewright.pipeline.machine import machine
+    from enginewright.pipeline.build import BuildPaths, build
+    from enginewright.pipeline.graphs import ConvertPaths, convert
+    from enginewright.pipeline.machine import MachinePaths, machine
     from enginewright.pipeline.model import export
     from enginewright.pipeline.ranges import calibrate, simplify
-    from enginewright.pipeline.samples import samples
+    from enginewright.pipeline.samples import SamplesPaths, samples
     from enginewright.pipeline.weights import weights
 
     engine = ARTIFACTS / "engines" / PRECISION
@@ -62,14 +61,15 @@ def make_project(folder: Path) -> None:
     model, exported, simplified, calibrated, rescued, converted = (ARTIFACTS / name for name in places)
     given, converted = exported / "boxes.json", converted / PRECISION
     params = Params.read()
-    machine(params, *(*users, *records, ARTIFACTS / "code", ARTIFACTS / "parameters"))
-    samples(params, Path("data/images"), Path("data/texts"), task, **sets)
+    machine(params, MachinePaths(*(*users, *records, ARTIFACTS / "code", ARTIFACTS / "parameters")))
+    samples(params, SamplesPaths(Path("data/images"), Path("data/texts"), task, **sets))
     weights(params, Path("data/weights"), Path("data/models"), training, model)
     export(params, model, validation, exported)
     simplify(params, exported, validation, simplified)
     calibrate(params, Path("data/calibration"), simplified, calibration, dialect, calibrated)
-    convert(params, PRECISION, simplified, calibrated, calibrated, rescued, calibration, dialect, given, converted)
-    build(params, PRECISION, converted, target, validation, Path("data/plugins"), engine)
+    graphs = simplified, calibrated, calibrated, rescued
+    convert(params, PRECISION, ConvertPaths(*graphs, calibration, dialect, given, converted))
+    build(params, PRECISION, BuildPaths(converted, target, validation, Path("data/plugins"), engine))
 
 
 def measuring() -> Measuring:

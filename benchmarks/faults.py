@@ -224,7 +224,7 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph import simplify
     from enginewright.graph.onnx_file import load_graph
-    from enginewright.pipeline.graphs import convert
+    from enginewright.pipeline.graphs import ConvertPaths, convert
     from enginewright.precision import in_dialect
     from enginewright.precision.dialect import dialect_of
 
@@ -244,7 +244,8 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
     given = zoo.made_at("samples/calibration"), Path("dialect.json"), zoo.made_at("exported/boxes.json")
     with tempfile.TemporaryDirectory(dir=".") as folder:
         converted = Path(folder) / precision
-        convert(Params.read(), precision, simplified, made_from, calibrated, rescued, *given, converted)
+        graphs = simplified, made_from, calibrated, rescued
+        convert(Params.read(), precision, ConvertPaths(*graphs, *given, converted))
         samples = SampleSet.open(zoo.made_at("samples/validation"))
         return load_graph(converted / "model.onnx"), [dict(samples.cycled(size)) for size in (8, 1)]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torchvision
 
-from enginewright.core.params.measuring import EAGER
+from enginewright.core.params.build import EAGER
 from enginewright.measure.contenders import fastest, launch_timer, product_timer, pytorch_contender
 from enginewright.measure.timing import median_seconds, take_turn
 

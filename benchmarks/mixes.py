@@ -42,7 +42,7 @@ SETTINGS = {
 def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     """Make the engines and their mix in the current folder, and write the model's row."""
     from enginewright.core.params.all import Params
-    from enginewright.pipeline.mix import mix
+    from enginewright.pipeline.mix import MixPaths, mix
     from enginewright.precision.records import Mix
 
     peers.write_params(name, 0, "cpu")
@@ -58,7 +58,7 @@ def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     found = zoo.made_at("mixed/best.json")
     given = [zoo.made_at(place) for place in (*made_of, *records)]
     given += [Path("data/plugins"), Path("data/traces"), found]
-    mix(Params.read(), "best", *given)
+    mix(Params.read(), "best", MixPaths(*given))
     row_file.write_text(json.dumps({"model": name} | told(Mix.read(found))))
 
 

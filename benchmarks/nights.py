@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from enginewright.cli.recipes import apply_recipe
+from enginewright.core.params.all import apply_recipe
 from enginewright.measure.changes import Outcome
 from enginewright.measure.history import Night, read_history
 from enginewright.nightly.judgement import Status

@@ -106,7 +106,7 @@ def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
     """Make these the calibration samples, and measure ranges and rescue with them."""
     from enginewright.core.params.all import Params
     from enginewright.data.sample_set import MANIFEST, TRUTH, input_file
-    from enginewright.pipeline.graphs import rescue
+    from enginewright.pipeline.graphs import RescuePaths, rescue
     from enginewright.pipeline.ranges import calibrate
 
     folder = zoo.made_at("samples/calibration")
@@ -118,14 +118,14 @@ def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
     params, dialect = Params.read(), zoo.made_at("dialect.json")
     calibrate(params, Path("data/calibration"), zoo.made_at("simplified"), folder, dialect, zoo.made_at("calibrated"))
     given = [*map(zoo.made_at, ("simplified", "calibrated")), folder, dialect, zoo.made_at("rescued/int8")]
-    rescue(params, "int8", *given)
+    rescue(params, "int8", RescuePaths(*given))
 
 
 def search_with(error: float) -> "Search":
     """Search with this relative error allowed, and convert."""
     from enginewright.core.params.all import Params
-    from enginewright.pipeline.graphs import convert
-    from enginewright.pipeline.search import search
+    from enginewright.pipeline.graphs import ConvertPaths, convert
+    from enginewright.pipeline.search import SearchPaths, search
     from enginewright.precision.records import Search
 
     zoo.change_params({"precisions": {"int8": {"thresholds": zoo.WIDE | {"relative_error": error}}}})
@@ -134,10 +134,10 @@ def search_with(error: float) -> "Search":
         folder.mkdir(exist_ok=True)
     places = ("simplified", "calibrated", "rescued/int8", "samples/calibration", "dialect.json", "code/search.json")
     given = [*map(zoo.made_at, places), found]
-    search(Params.read(), "int8", *given)
+    search(Params.read(), "int8", SearchPaths(*given))
     places = ("simplified", "searched", "calibrated", "rescued", "samples/calibration", "dialect.json")
     given = [*map(zoo.made_at, (*places, "exported/boxes.json", "converted/int8"))]
-    convert(Params.read(), "int8", *given)
+    convert(Params.read(), "int8", ConvertPaths(*given))
     return Search.read(found)
 
 

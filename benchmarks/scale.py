@@ -52,11 +52,10 @@ def calibrate(folder: Path, precision: PrecisionName) -> None:
 
 
 def validate(folder: Path, precision: PrecisionName) -> None:
+    from enginewright.pipeline.engine import ValidatePaths
     from enginewright.pipeline.engine import validate as validate_stage
 
-    validate_stage(
-        Params.read(),
-        precision=precision,
+    paths = ValidatePaths(
         engine=ARTIFACTS / "engines" / precision,
         converted=ARTIFACTS / "converted" / precision,
         validation=folder,
@@ -65,6 +64,7 @@ def validate(folder: Path, precision: PrecisionName) -> None:
         report=folder / "report.json",
         examples=folder / "examples",
     )
+    validate_stage(Params.read(), precision, paths)
 
 
 STAGES: dict[str, tuple[str, Work]] = {"calibrate": ("calibration", calibrate), "validate": ("validation", validate)}

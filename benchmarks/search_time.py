@@ -30,7 +30,7 @@ LIMIT, TIMES_TOO_MUCH = 3600, 4  # more seconds than it takes
 def run_model(name: str, size: int) -> None:
     """Prepare a project in the current folder, and search twice in it."""
     from enginewright.core.params.all import Params
-    from enginewright.pipeline.search import search
+    from enginewright.pipeline.search import SearchPaths, search
     from enginewright.precision.records import Search
 
     changes = needs_of(name, 0, "cpu")["changes"]
@@ -41,9 +41,9 @@ def run_model(name: str, size: int) -> None:
     zoo.prepare(lambda what, call: None if what == "search int8" else call())
     places = ("simplified", "calibrated", "rescued/int8", "samples/calibration", "dialect.json", "code/search.json")
     found = zoo.made_at("searched/int8.json")
-    given = [*map(zoo.made_at, places), found]
+    given = SearchPaths(*(*map(zoo.made_at, places), found))
     for what in ("int8 is right", f"int8 loses {TIMES_TOO_MUCH} times too much"):
-        seconds, gigabytes = alone(partial(search, Params.read(), "int8", *given))
+        seconds, gigabytes = alone(partial(search, Params.read(), "int8", given))
         answer = Search.read(found)
         spared = f"{len(answer.spared)} of {len(answer.layers)} layers spared"
         print(f"{name}, {size} pixels, {what}: {seconds:.1f} s, {gigabytes:.2f} GB, {spared}", flush=True)

@@ -113,7 +113,7 @@ def lay_over_params(changes: Row) -> None:
 
 def change_params(changes: Row) -> None:
     """Change the params.yaml of the current folder."""
-    from enginewright.cli.recipes import apply_recipe
+    from enginewright.core.params.all import apply_recipe
 
     recipe = Path("recipe.yaml")
     with recipe.open("w") as file:
@@ -125,12 +125,12 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     """Run all stages before those of a precision, and return PyTorch's metrics, of which the first is judged."""
     from enginewright.core.params.all import Params
     from enginewright.measure.records import Reference
-    from enginewright.pipeline.graphs import rescue
-    from enginewright.pipeline.machine import machine
+    from enginewright.pipeline.graphs import RescuePaths, rescue
+    from enginewright.pipeline.machine import MachinePaths, machine
     from enginewright.pipeline.model import export, reference
     from enginewright.pipeline.ranges import calibrate, simplify
-    from enginewright.pipeline.samples import samples
-    from enginewright.pipeline.search import search
+    from enginewright.pipeline.samples import SamplesPaths, samples
+    from enginewright.pipeline.search import SearchPaths, search
     from enginewright.pipeline.weights import weights
 
     for folder in (
@@ -150,8 +150,9 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     records |= {name: made / name for name in ("code", "parameters")}
     users = (Path("data") / name for name in ("models", "weights", "calibration", "plugins"))
     params = Params.read()
-    step("machine", partial(machine, params, *users, **records))
-    step("samples", partial(samples, params, Path("data/images"), Path("data/texts"), records["task"], **sets))
+    step("machine", partial(machine, params, MachinePaths(*users, **records)))
+    given = SamplesPaths(Path("data/images"), Path("data/texts"), records["task"], **sets)
+    step("samples", partial(samples, params, given))
     if params.weights.source == TRAINED:
         step("train", partial(train_by_graph, sets["training"]))
     params = Params.read()
@@ -178,9 +179,9 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
         found, code = made / "searched" / f"{name}.json", records["code"] / "search.json"
         found.parent.mkdir(exist_ok=True)
         ranges, rescued = (made / "simplified", made / "calibrated"), made / "rescued" / name
-        given = sets["calibration"], records["dialect"]
-        step(f"rescue {name}", partial(rescue, params, name, *ranges, *given, rescued))
-        step(f"search {name}", partial(search, params, name, *ranges, rescued, *given, code, found))
+        of = sets["calibration"], records["dialect"]
+        step(f"rescue {name}", partial(rescue, params, name, RescuePaths(*ranges, *of, rescued)))
+        step(f"search {name}", partial(search, params, name, SearchPaths(*ranges, rescued, *of, code, found)))
     return Reference.read(made / "reference" / "reference.json").metrics
 
 
@@ -199,8 +200,8 @@ def made_at(place: str) -> Path:
 def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> tuple[Path, Path]:
     """Run the stages that make an engine, and return the folders of its graph and of itself."""
     from enginewright.core.params.all import Params
-    from enginewright.pipeline.build import build
-    from enginewright.pipeline.graphs import convert
+    from enginewright.pipeline.build import BuildPaths, build
+    from enginewright.pipeline.graphs import ConvertPaths, convert
 
     converted, engine = made_at(f"converted/{precision}"), made_at(f"engines/{precision}")
     converted.parent.mkdir(exist_ok=True)
@@ -216,13 +217,11 @@ def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], ob
         "dialect.json",
         "exported/boxes.json",
     )
-    given = *map(made_at, places), converted
+    given = ConvertPaths(*(*map(made_at, places), converted))
     validation = made_at("samples/validation")
-    step(f"{precision} convert", lambda: convert(params, precision, *given))
-    step(
-        f"{precision} build",
-        lambda: build(params, precision, converted, made_at("target.json"), validation, Path("data/plugins"), engine),
-    )
+    step(f"{precision} convert", lambda: convert(params, precision, given))
+    paths = BuildPaths(converted, made_at("target.json"), validation, Path("data/plugins"), engine)
+    step(f"{precision} build", lambda: build(params, precision, paths))
     return converted, engine
 
 
@@ -231,12 +230,13 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
     from enginewright.core.params.all import Params
     from enginewright.engine.record import EngineRecord
     from enginewright.measure.records import Validation
-    from enginewright.pipeline.engine import validate
+    from enginewright.pipeline.engine import ValidatePaths, validate
 
     converted, engine = make_engine(precision, step)
     report, examples = Path("reports/validation") / f"{precision}.json", made_at(f"examples/{precision}")
     given = engine, converted, made_at("samples/validation"), made_at("reference"), made_at("machine.json")
-    step(f"{precision} validate", lambda: validate(Params.read(), precision, *given, report, examples))
+    paths = ValidatePaths(*given, report, examples)
+    step(f"{precision} validate", lambda: validate(Params.read(), precision, paths))
     found = Validation.read(report)
     return {
         "cosine": found.engine_against_pytorch.cosine,
@@ -266,7 +266,7 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
     from enginewright.core.params.all import Params
     from enginewright.engine.runtimes import load_runtime
     from enginewright.graph.read_interface import read_blueprint
-    from enginewright.pipeline.graphs import convert
+    from enginewright.pipeline.graphs import ConvertPaths, convert
     from enginewright.precision.dialect import dialect_of
 
     params = Params.read()
@@ -276,7 +276,8 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
         source = params.precisions[precision].made_from
         simplified, made_from, calibrated, rescued = map(made_at, ("simplified", source, "calibrated", "rescued"))
         calibration, boxes = made_at("samples/calibration"), made_at("exported/boxes.json")
-        convert(params, precision, simplified, made_from, calibrated, rescued, calibration, dialect, boxes, converted)
+        graphs = simplified, made_from, calibrated, rescued
+        convert(params, precision, ConvertPaths(*graphs, calibration, dialect, boxes, converted))
         engine.mkdir()
         graph = converted / "model.onnx"
         load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)

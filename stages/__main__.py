@@ -1,28 +1,22 @@
 """Run a stage as dvc.yaml does: `python3 -m stages NAME`, with an option for each argument of the stage's function."""
 
 import sys
-from importlib import import_module
 
-from enginewright.core.cores import read_usage, share_cores, threads_in_words
+from enginewright.core.cores import share_cores
 from enginewright.core.process import end_with_parent, escape_what_is_printed, outlive_crashes
-from enginewright.pipeline import STAGES
 
-COMPUTING = ("weights", "reference", "calibrate", "rescue", "search")  # for long, with all cores
 RACING = ("benchmark", "race")  # PyTorch, which is to be as fast as it can be
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
-    if name not in STAGES:
-        sys.exit(f"python3 -m stages NAME: '{name}' is no stage; there are {', '.join(sorted(STAGES))}")
     escape_what_is_printed()
     end_with_parent()
     outlive_crashes(name)
     if name not in RACING:
         share_cores()
-    before = read_usage()
-    from enginewright.pipeline.stage import run_stage  # now, as its packages take a while, and Ctrl-C may come then
+    # Now, as its packages take a while, and Ctrl-C may come then.
+    from enginewright.pipeline import STAGES, run_stage, stage_of
 
-    stage = getattr(import_module(f"enginewright.pipeline.{STAGES[name]}"), name)
-    if name in COMPUTING and (said := threads_in_words(before)):
-        print(f"{name}: {said}", flush=True)
-    run_stage(stage)
+    if name not in STAGES:
+        sys.exit(f"python3 -m stages NAME: '{name}' is no stage; there are {', '.join(sorted(STAGES))}")
+    run_stage(stage_of(name))

@@ -80,7 +80,7 @@ def made(root: Path) -> dict[str, str]:
 
 def by_recipe(project):
     """What `make repro RECIPE=recipes/calm.yaml` runs."""
-    applied = project.run("python", "-m", "enginewright.cli.recipes", "recipes/calm.yaml")
+    applied = project.run("python", "-m", "enginewright.pipeline", "recipes/calm.yaml")
     assert applied.returncode == 0, applied.stderr
     return project.repro()
 

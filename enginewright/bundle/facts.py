@@ -7,11 +7,11 @@ from typing import Literal
 from enginewright.bundle.gate import Passed
 from enginewright.bundle.sbom import LICENCE, licence_of
 from enginewright.core.facts import CLASSIFICATION, RUNTIMES
+from enginewright.core.files import templates_in
+from enginewright.core.installing import installed_version
 from enginewright.core.params.all import Params
 from enginewright.core.params.model import NO_SCORES
-from enginewright.core.templates import templates_in
 from enginewright.core.text import counted, file_size
-from enginewright.core.version import installed_version
 from enginewright.data.feeds import BATCH
 from enginewright.engine.description import where
 from enginewright.engine.record import REPRODUCE, EngineRecord

@@ -15,7 +15,7 @@ from enginewright.engine.gpu.nvml import find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.this_machine import describe_machine, find_cpu
-from enginewright.pipeline.parameters import what_dvc_misses
+from enginewright.pipeline.dependencies import what_dvc_misses
 from enginewright.precision.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
 
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))

@@ -1,36 +1,150 @@
-"""Build an engine without a project, and read a report: `import enginewright` does both."""
+"""What `import enginewright` has, as docs/python.md shows it: open an engine, build one without a project, read a
+report, compare two runs."""
 
 import atexit
 import copy
 import inspect
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright import open_engine
-from enginewright.cli.project.layout import DATA
+from enginewright.cli.layout import DATA, planned_stages
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PRECISIONS, PrecisionName
-from enginewright.core.files import VERDICT, scratch_folder
+from enginewright.core.facts import PRECISIONS, PrecisionName, RuntimeName
+from enginewright.core.files import ENGINES, VERDICT, scratch_folder
 from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
+from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine
+from enginewright.engine.engine import open_engine as open_checked
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import Measurement, Verdict, read_measurements
+from enginewright.measure.changes import Change, Measurement, Verdict, read_measurements
+from enginewright.measure.comparison import compare_runs
+from enginewright.pipeline import arguments_of, stage_of
 
-SOURCE = f"{__name__}:model"  # a factory, from which stages get the model that `enginewright.build` was given
+
+def open_engine(
+    folder: str | Path,
+    threads: int = 0,
+    cuda_graph: bool = False,
+    *,
+    weights_on_gpu_mb: Literal["auto", "all"] | int = "auto",
+) -> Engine:
+    """Open the folder of an engine, such as artifacts/engines/int8, and return the engine, ready to run.
+
+    `threads` is for a CPU; 0 means one for each core that may be used. `cuda_graph` is for a GPU: the work of each
+    shape is captured once and then launched as one. `weights_on_gpu_mb` is for an engine that streams its weights: how
+    many megabytes of them stay on the GPU, a number, "all", or "auto", which is what its free memory holds. An engine
+    that is damaged or was built for another machine is refused with an EnginewrightError.
+    """
+    inference = InferenceParams(threads=threads, cuda_graph=cuda_graph, weights_on_gpu_mb=weights_on_gpu_mb)
+    return open_checked(Path(folder), None, inference)
+
+
+class Report(NamedTuple):
+    """The findings of a run of the pipeline."""
+
+    recommended: str | None  # the precision to ship
+    failures: dict[str, tuple[str, ...]]  # why a precision fails, by precision
+    machine: Machine
+    precisions: dict[str, Measurement]
+    offered: str | None  # in its place, where the race cannot tell which is the fastest
+    doubt: str  # between which, and why
+
+
+def read_report(place: str | Path = "reports") -> Report:
+    """Read what a run of the pipeline found: its verdict, and the measurements of each precision.
+
+    `place` is a reports folder."""
+    measured, verdict = read_measurements(str(place)), Verdict.read(Path(place, VERDICT.name))
+    by_name = {each.precision: each for each in measured.precisions}
+    return Report(verdict.recommended, verdict.failures, measured.machine, by_name, verdict.offered, verdict.doubt)
+
+
+def compare(before: str | Path, after: str | Path = "reports", confidence: float = 0.99) -> list[Change]:
+    """Compare two runs, each a reports folder, a measurements.json or a git revision, as `enginewright compare` does.
+
+    Each change has `precision`, `figure`, `before`, `after`, `outcome` and, as a share above 0 if the later run is
+    better, `change`. `confidence` holds for all of them together."""
+    return compare_runs(read_measurements(str(before)), read_measurements(str(after)), confidence)
+
+
+SOURCE = f"{__name__}:model"  # a factory, from which stages get the model that `build` was given
 _given: Any = None
+NEEDED = ("torch", "torchvision", "onnx", "onnxruntime")
+MOST = 16  # samples in a batch, if the caller does not say
+NO_LIMITS = {"cosine": -1, "relative_error": sys.float_info.max, "agreement": 0, "metric_drop": 1}
+Arrays = dict[str, NDArray[Any]]
+
+
+def build(
+    model: Any,
+    example_inputs: Any,
+    precision: PrecisionName = "int8",
+    calibration: Any = None,
+    *,
+    folder: str | Path | None = None,
+    batch: tuple[int, int, int] | None = None,
+    runtime: RuntimeName | str = "auto",
+) -> Engine:
+    """Build an engine of a PyTorch model without a project, by the stages of the pipeline, and open it.
+
+    `example_inputs` is what the model takes: a tensor or array, several in the order of `forward`, or a dictionary by
+    the names of its arguments. `calibration` has samples of the same kind, at once or as an iterable of batches such as
+    a DataLoader; int8, fp8 and nvfp4 need it. As many samples as there are examples are set apart, by chance, to
+    compare the engine with PyTorch. What each stage finds is printed.
+
+    `folder` is where to keep the engine for `open_engine`; without it, the engine lasts as long as this Python.
+    `batch` is the smallest, the usual and the largest batch; all other sizes are those of the examples. `runtime` is
+    what executes the engine, such as openvino or tensorrt.
+    """
+    kept = _require_possible(model, precision, calibration, folder)
+    examples = example_arrays(model, example_inputs)
+    others = {} if calibration is None else calibration_arrays(calibration, examples)
+    with _project_of(model):
+        params = _write_project(examples, others, precision, batch, runtime)
+        _run_stages(params, precision)
+        if kept is None:
+            until_exit = ExitStack()
+            kept = until_exit.enter_context(scratch_folder())
+            atexit.register(until_exit.close)
+        shutil.copytree(ENGINES / precision, kept, dirs_exist_ok=True)
+    return open_engine(kept)
+
+
+def _require_possible(model: Any, precision: str, calibration: Any, folder: str | Path | None) -> Path | None:
+    """Refuse what cannot be, before minutes of work."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise EnginewrightError(f"build needs the package {missing[0]}, which `{how_to_install('pipeline')}` installs")
+    if not hasattr(model, "forward"):
+        raise EnginewrightError(f"model is {type(model).__name__}, not a torch.nn.Module: make it first")
+    if precision not in PRECISIONS:
+        raise EnginewrightError(f"precision: there is no {precision}{suggestion(precision, PRECISIONS)}")
+    if PRECISIONS[precision].is_mixed:
+        raise EnginewrightError(
+            f"precision: {precision} is mixed of engines that a run has raced; take it from a project"
+        )
+    if PRECISIONS[precision].is_calibrated and calibration is None:
+        raise EnginewrightError(
+            f"{precision} needs calibration: some hundred samples like those that the model will get"
+        )
+    if folder is None:
+        return None
+    if (path := Path(folder).absolute()).exists():
+        raise EnginewrightError(f"folder: {path} exists already: take another, or remove it")
+    return path
 
 
 def model() -> Any:
@@ -47,9 +161,6 @@ def _project_of(given: Any) -> Iterator[None]:
             yield
     finally:
         _given, sys.path[:] = None, path
-
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def example_arrays(model: Any, given: Any) -> Arrays:
@@ -106,57 +217,6 @@ def _array(given: Any) -> NDArray[Any]:
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
-NEEDED = ("torch", "torchvision", "onnx", "onnxruntime")
-MOST = 16  # samples in a batch, if the caller does not say
-NO_LIMITS = {"cosine": -1, "relative_error": sys.float_info.max, "agreement": 0, "metric_drop": 1}
-
-
-def build_engine(
-    model: Any,
-    example_inputs: Any,
-    precision: PrecisionName,
-    calibration: Any,
-    folder: str | Path | None,
-    batch: tuple[int, int, int] | None,
-    runtime: str,
-) -> Engine:
-    kept = _require_possible(model, precision, calibration, folder)
-    examples = example_arrays(model, example_inputs)
-    others = {} if calibration is None else calibration_arrays(calibration, examples)
-    with _project_of(model):
-        params = _write_project(examples, others, precision, batch, runtime)
-        engine = _run_stages(params, precision)
-        if kept is None:
-            until_exit = ExitStack()
-            kept = until_exit.enter_context(scratch_folder())
-            atexit.register(until_exit.close)
-        shutil.copytree(engine, kept, dirs_exist_ok=True)
-    return open_engine(kept)
-
-
-def _require_possible(model: Any, precision: str, calibration: Any, folder: str | Path | None) -> Path | None:
-    """Refuse what cannot be, before minutes of work."""
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise EnginewrightError(f"build needs the package {missing[0]}, which `{how_to_install('pipeline')}` installs")
-    if not hasattr(model, "forward"):
-        raise EnginewrightError(f"model is {type(model).__name__}, not a torch.nn.Module: make it first")
-    if precision not in PRECISIONS:
-        raise EnginewrightError(f"precision: there is no {precision}{suggestion(precision, PRECISIONS)}")
-    if PRECISIONS[precision].is_mixed:
-        raise EnginewrightError(
-            f"precision: {precision} is mixed of engines that a run has raced; take it from a project"
-        )
-    if PRECISIONS[precision].is_calibrated and calibration is None:
-        raise EnginewrightError(
-            f"{precision} needs calibration: some hundred samples like those that the model will get"
-        )
-    if folder is None:
-        return None
-    if (path := Path(folder).absolute()).exists():
-        raise EnginewrightError(f"folder: {path} exists already: take another, or remove it")
-    return path
-
-
 def _write_project(
     examples: Arrays, others: Arrays, precision: PrecisionName, batch: tuple[int, int, int] | None, runtime: str
 ) -> Params:
@@ -185,55 +245,13 @@ def _write_project(
     return params
 
 
-def _run_stages(params: Params, precision: PrecisionName) -> Path:
-    """Run the stages that make an engine and compare it with the model. Return its folder."""
-    from enginewright.pipeline.build import build
-    from enginewright.pipeline.engine import validate
-    from enginewright.pipeline.graphs import convert
-    from enginewright.pipeline.machine import machine
-    from enginewright.pipeline.model import export, reference
-    from enginewright.pipeline.ranges import calibrate, simplify
-    from enginewright.pipeline.samples import samples
-    from enginewright.pipeline.weights import weights
-
-    data, made = Path("data"), Path("artifacts")
-    graphs = (made / name for name in ("exported", "simplified", "calibrated", "rescued", "converted"))
-    exported, simplified, calibrated, rescued, converted = graphs
-    records = (made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task"))
-    here, target, dialect, tools, task = records
-    training, calibration, validation = (made / "samples" / name for name in ("training", "calibration", "validation"))
-    models, plugins, code, parameters = data / "models", data / "plugins", made / "code", made / "parameters"
-    kept, outputs, engine, boxes = made / "weights", made / "reference", made / "engine", exported / "boxes.json"
-    written = here, target, dialect, tools, task, code, parameters
-    machine(params, models, data / "weights", data / "calibration", plugins, *written)
-    samples(params, data / "images", data / "texts", task, training, calibration, validation)
-    weights(params, data / "weights", models, training, kept)
-    export(params, kept, validation, exported)
-    simplify(params, exported, validation, simplified)
-    reference(params, kept, validation, outputs)
-    made_from = simplified
-    if PRECISIONS[precision].is_calibrated:
-        calibrate(params, data / "calibration", simplified, calibration, dialect, calibrated)
-        made_from = calibrated
-    convert(params, precision, simplified, made_from, calibrated, rescued, calibration, dialect, boxes, converted)
-    build(params, precision, converted, target, validation, plugins, engine)
-    found = made / "validation.json", made / "examples"
-    validate(params, precision, engine, converted, validation, outputs, here, *found)
-    return engine
-
-
-class Report(NamedTuple):
-    """The findings of a run of the pipeline."""
-
-    recommended: str | None  # the precision to ship
-    failures: dict[str, tuple[str, ...]]  # why a precision fails, by precision
-    machine: Machine
-    precisions: dict[str, Measurement]
-    offered: str | None  # in its place, where the race cannot tell which is the fastest
-    doubt: str  # between which, and why
-
-
-def read(folder: Path) -> Report:
-    measured, verdict = read_measurements(str(folder)), Verdict.read(folder / VERDICT.name)
-    by_name = {each.precision: each for each in measured.precisions}
-    return Report(verdict.recommended, verdict.failures, measured.machine, by_name, verdict.offered, verdict.doubt)
+def _run_stages(params: Params, precision: PrecisionName) -> None:
+    """Run the stages that make an engine and compare it with the model, as dvc.yaml calls them, but in this process."""
+    calibrate = ["calibrate"] if PRECISIONS[precision].is_calibrated else []
+    first = ("machine", "samples", "weights", "export", "simplify", "reference")
+    written = planned_stages()
+    for name in (*first, *calibrate, "convert", "build", "validate"):
+        command = written[name].get("do", written[name])["cmd"].replace("${key}", precision)
+        words = shlex.split(command.replace("${item.from}", params.precisions[precision].made_from))
+        stage = stage_of(name)
+        stage(params, **arguments_of(stage, words[4:]))  # without python3 -m stages NAME

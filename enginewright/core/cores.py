@@ -1,16 +1,15 @@
-"""Count the cores that this process may use, of which affinity or a container's quota may leave few, and use them."""
+"""Use the cores that this process may use, of which affinity or a container's quota may leave few, or a cluster."""
 
 import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
-
-from enginewright.core.text import counted
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -20,7 +19,6 @@ THROTTLED = {"throttled_usec": 1e6, "throttled_time": 1e9}  # ticks per second, 
 STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 WAIT, THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
-FEW = 0.5  # cores: less is not worth a word
 
 
 class Usage(NamedTuple):
@@ -58,15 +56,6 @@ def working_threads() -> int:
     """Return how many threads take part in work that is not timed: what the user says to PyTorch, or all cores."""
     given = os.environ.get(THREADS, "").partition(",")[0].strip()
     return int(given) if given.isdecimal() and int(given) else usable_cores()
-
-
-def threads_in_words(before: Usage) -> str | None:
-    """Say how many threads work, if they share cores with other programs or are fewer than the cores."""
-    others, cores, threads = before.others_until(read_usage()), usable_cores(), working_threads()
-    if others < FEW and threads == cores:
-        return None
-    shared = f"; other programs keep {others:.1f} of them busy" if others >= FEW else ""
-    return f"{counted(threads, 'thread')} for {counted(cores, 'core')}{shared}"
 
 
 def read_usage() -> Usage:
@@ -138,3 +127,42 @@ def _throttled(group: Path) -> float:
         counters = dict(line.split() for line in (group / "cpu.stat").read_text(encoding="utf-8").splitlines())
         return sum(int(counters[name]) / ticks for name, ticks in THROTTLED.items() if name in counters)
     return 0.0
+
+
+# Work is done part by part: here, or as tasks of a cluster. The functions and the order of the results are the same.
+
+
+class Piece(Protocol):
+    def packed(self) -> Self:
+        """Return the part with all that it needs in memory, so that it can be sent to another machine."""
+        ...
+
+
+AnyPart = TypeVar("AnyPart", bound=Piece)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work(Generic[AnyPart, Result]):
+    """Some work that is done with each part. A field of a subclass that is a Path names a file or a folder which goes
+    along to other machines. `code` are modules that go along, too, by their places in a folder that Python imports
+    from."""
+
+    code: Mapping[str, Path] = field(default_factory=dict)
+    gpus: int = 0
+
+    def open(self, threads: int) -> AbstractContextManager[Callable[[AnyPart], Result]]:
+        """Open what is costly, such as a session, once for many parts. 0 threads are one for each core."""
+        raise NotImplementedError
+
+
+class Cluster(Protocol):
+    def do(self, work: Work[AnyPart, Result], parts: Iterable[AnyPart]) -> Iterator[Result]: ...
+
+
+def spread(work: Work[AnyPart, Result], parts: Iterable[AnyPart], cluster: Cluster | None) -> Iterator[Result]:
+    """Yield the result of each part, in order. Without a cluster, this is a plain loop."""
+    if cluster is not None:
+        yield from cluster.do(work, parts)
+        return
+    with work.open(threads=0) as do:
+        yield from map(do, parts)

@@ -11,12 +11,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from enginewright.core.errors import EnginewrightError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 class Readable(Protocol):
@@ -180,3 +184,17 @@ class Record(BaseModel):
             place = " ".join(".".join(str(part) for part in first["loc"]).split())
             wrong = f"{place}: {first['msg']}" if place else first["msg"]
             raise EnginewrightError(f"{origin} is damaged or of another version of Enginewright ({wrong})") from None
+
+
+@cache  # which keeps the compiled templates, too
+def templates_in(folder: Path) -> "Environment":
+    """Return the templates of text files in a folder. A name without a fact is an error, never an empty place."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

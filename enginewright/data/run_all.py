@@ -8,9 +8,9 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.core.cores import Cluster, Work, spread
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.progress import progress
-from enginewright.core.spread import Cluster, Work, spread
 from enginewright.data.feeds import Outputs, Run
 from enginewright.data.sample_set import Part, SampleSet, cut
 

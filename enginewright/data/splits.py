@@ -9,13 +9,12 @@ from typing import IO
 
 import numpy as np
 
-from enginewright.core.cores import in_parallel
+from enginewright.core.cores import Cluster, in_parallel
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import CLASSIFICATION
 from enginewright.core.files import new_folder, sha256
 from enginewright.core.params.samples import Preprocessing, SamplesParams, TextPreprocessing
 from enginewright.core.progress import progress
-from enginewright.core.spread import Cluster
 from enginewright.data.sample_set import (
     LENGTHS,
     MANIFEST,

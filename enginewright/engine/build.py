@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from enginewright.core.cores import Work
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import new_folder, sha256
 from enginewright.core.params.build import BuildParams, InferenceParams
 from enginewright.core.params.model import BoxesParams
-from enginewright.core.spread import Work
 from enginewright.data.feeds import Feeds, Outputs
 from enginewright.data.sample_set import TOKENIZER, Manifest, Part
 from enginewright.engine.engine import open_engine

@@ -9,10 +9,9 @@ from typing import get_args
 import numpy as np
 
 from enginewright.core.facts import RUNTIMES
-from enginewright.core.files import Record
+from enginewright.core.files import Record, templates_in
+from enginewright.core.installing import installed_version
 from enginewright.core.params.build import Bound, TilingLevel
-from enginewright.core.templates import templates_in
-from enginewright.core.version import installed_version
 from enginewright.data.feeds import BATCH, Feeds
 from enginewright.engine.record import EngineRecord
 from enginewright.graph.interface import TensorSpec

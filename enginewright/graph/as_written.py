@@ -17,9 +17,8 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import GraphOptimizationLevel
 
-from enginewright.core.cores import working_threads
+from enginewright.core.cores import Work, working_threads
 from enginewright.core.files import scratch_folder
-from enginewright.core.spread import Work
 from enginewright.data.feeds import Feeds, Outputs, Run
 from enginewright.data.sample_set import Part
 from enginewright.graph.data_apart import array_of, bytes_of_weights, has_data_apart, with_bodies

@@ -12,10 +12,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from enginewright.core.apart import run_apart
 from enginewright.core.files import scratch_folder
-from enginewright.core.params.build import BuildParams, InferenceParams
-from enginewright.core.params.measuring import BenchmarkParams
+from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams
+from enginewright.core.process import run_apart
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine, open_engines

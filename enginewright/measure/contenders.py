@@ -15,8 +15,7 @@ from torch import nn
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import scratch_folder
-from enginewright.core.params.build import InferenceParams
-from enginewright.core.params.measuring import CUDA_GRAPH, EAGER, ONNXRUNTIME, TORCH_TENSORRT, Baseline
+from enginewright.core.params.build import CUDA_GRAPH, EAGER, ONNXRUNTIME, TORCH_TENSORRT, Baseline, InferenceParams
 from enginewright.data.feeds import Feeds
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import load_runtime

@@ -12,8 +12,7 @@ from pydantic import AwareDatetime, Field
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import HISTORY, MACHINE, Record, new_file, sha256_of
-from enginewright.core.params.all import Params
-from enginewright.core.params.edit import overlay
+from enginewright.core.params.all import Params, overlay
 from enginewright.engine.machine import Machine
 from enginewright.measure.changes import Identity, Measurements, Outcome
 from enginewright.measure.records import Ratio

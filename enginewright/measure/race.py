@@ -18,8 +18,7 @@ from pydantic import PositiveFloat
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import VALIDATION_SAMPLES, Record
 from enginewright.core.params.all import Params
-from enginewright.core.params.build import InferenceParams
-from enginewright.core.params.measuring import BenchmarkParams
+from enginewright.core.params.build import BenchmarkParams, InferenceParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine

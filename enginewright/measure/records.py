@@ -6,7 +6,7 @@ from statistics import median
 from pydantic import PositiveFloat
 
 from enginewright.core.files import Record
-from enginewright.core.params.measuring import ONNXRUNTIME
+from enginewright.core.params.build import ONNXRUNTIME
 from enginewright.core.text import figure
 from enginewright.data.sample_set import Padding
 from enginewright.engine.gpu.nvml import GpuConditions

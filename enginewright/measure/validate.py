@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enginewright.core.facts import PYTORCH
-from enginewright.core.params.build import ENDS, Range
-from enginewright.core.params.measuring import ValidationParams
+from enginewright.core.params.build import ENDS, Range, ValidationParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data.feeds import Outputs, Run
 from enginewright.data.run_all import OutputsOf, run_all

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from onnx.inliner import inline_local_functions
 from torch import nn
 
+from enginewright.core.cores import Work
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile
 from enginewright.core.params.model import ModelParams
-from enginewright.core.spread import Work
 from enginewright.core.text import in_one_line
 from enginewright.data.feeds import INPUT_TYPES, AxesOf, Feeds, Outputs, Places, Run
 from enginewright.data.sample_set import Part, SampleSet

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from enginewright.core import version
+from enginewright.core import installing
 from enginewright.core.errors import EnginewrightError, sentence_of
 from enginewright.core.files import LOCK, MEASUREMENTS, SUMMARY, VERDICT
 from enginewright.core.params.all import Params
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def run_night(confidence: float, attempts: int) -> Status:
-    start, revision = datetime.now(UTC).replace(microsecond=0), version.revision()
+    start, revision = datetime.now(UTC).replace(microsecond=0), installing.revision()
     _dvc("report")  # not the gate: if it is red, this is a result of the night and must not end it
     params = Params.read()
     history = History.here(params)

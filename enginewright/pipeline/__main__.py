@@ -1,4 +1,5 @@
-"""Make ready for `dvc repro`: check params.yaml, which DVC's own messages say less of, and mend what a kill left."""
+"""Make ready for `dvc repro`: lay a recipe over params.yaml, if one is given, check params.yaml, of which DVC's own
+messages say less, and mend what a kill left."""
 
 import sys
 from pathlib import Path
@@ -7,25 +8,25 @@ from enginewright.core.errors import sentence_of
 from enginewright.core.process import outlive_crashes
 
 
-def make_ready() -> None:
-    from enginewright.core.installing import old_name_hint
-    from enginewright.core.params.all import Params
-    from enginewright.core.version import require_new_enough, upgrade_hint
-    from enginewright.pipeline.parameters import complete_for_dvc
+def make_ready(recipes: list[str]) -> None:
+    from enginewright.core.installing import old_name_hint, require_new_enough, upgrade_hint
+    from enginewright.core.params.all import Params, apply_recipe
+    from enginewright.pipeline.dependencies import complete_for_dvc
     from enginewright.pipeline.recovery import mend_after_a_kill, mend_after_a_power_cut
 
     require_new_enough()
-    for hint in filter(None, (upgrade_hint(), old_name_hint())):
-        print(hint, file=sys.stderr)
-    if added := complete_for_dvc(Params.read()):
-        print(added, file=sys.stderr)
-    for sentence in (*mend_after_a_kill(Path()), *mend_after_a_power_cut(Path())):
+    for recipe in recipes:
+        apply_recipe(Path(recipe))
+        print(f"params.yaml now follows {recipe}; `dvc params diff` shows how, `git checkout params.yaml` undoes it")
+    added = complete_for_dvc(Params.read())
+    mended = (*mend_after_a_kill(Path()), *mend_after_a_power_cut(Path()))
+    for sentence in filter(None, (upgrade_hint(), old_name_hint(), added, *mended)):
         print(sentence, file=sys.stderr)
 
 
 outlive_crashes("params.yaml")  # such as the reader of YAML, on thousands of brackets within each other
 try:
-    make_ready()
+    make_ready(sys.argv[1:])
 except Exception as error:
     if said := sentence_of(error):
         sys.exit(said)

@@ -1,6 +1,7 @@
 """Compile the graph of one precision for the target. The types in the graph decide the precision, not this stage."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
@@ -14,36 +15,36 @@ from enginewright.engine.record import REFUSED, Refusal
 from enginewright.engine.tools import write_comparison
 
 
-def build(
-    params: Params,
-    precision: PrecisionName,
-    converted: Path,
-    target: Path,
-    validation: Path,
-    plugins: Path,
-    engine: Path,
-) -> None:
+class BuildPaths(NamedTuple):
+    converted: Path
+    target: Path
+    validation: Path
+    plugins: Path
+    engine: Path
+
+
+def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
     """Write the engine's files and engine.json. If the compiler refuses a precision that a GPU lacks, write
     refused.json instead of failing, so that the other precisions go on."""
-    wanted, how, samples = Target.read(target), params.build, SampleSet.open(validation)
-    user_plugins(how.tensorrt.plugins, plugins)
+    target, how, samples = Target.read(paths.target), params.build, SampleSet.open(paths.validation)
+    user_plugins(how.tensorrt.plugins, paths.plugins)
     try:
         graph = DescribedGraph(
             precision,
-            converted / "model.onnx",
+            paths.converted / "model.onnx",
             samples.manifest,
             scores=params.model.scores,
             boxes=params.model.boxes,
-            tokenizer=validation / TOKENIZER if samples.manifest.text else None,
+            tokenizer=paths.validation / TOKENIZER if samples.manifest.text else None,
             example=samples.cycled(how.profile.batch.min),
         )
-        record = build_engine(graph, wanted, how, engine)
-        write_comparison(record, converted / "model.onnx", checked_feeds(samples, how.profile), engine)
+        record = build_engine(graph, target, how, paths.engine)
+        write_comparison(record, paths.converted / "model.onnx", checked_feeds(samples, how.profile), paths.engine)
     except EnginewrightError as error:
-        if not (without := lacking(wanted, precision)):
+        if not (without := lacking(target, precision)):
             raise
         why = f"compute capability {', '.join(without)} does not have {precision}; {error}"
-        with new_folder(engine) as unfinished:
+        with new_folder(paths.engine) as unfinished:
             Refusal(precision=precision, why=why).write(unfinished / REFUSED)
         print(f"{precision}: not built: {why}")
         return

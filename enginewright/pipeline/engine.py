@@ -1,6 +1,7 @@
 """One engine: compared with PyTorch, to find what causes a loss, and timed layer by layer."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,43 +23,43 @@ from enginewright.measure.validate import Expected, validate_engine
 from enginewright.targets.ray_cluster import open_cluster, whole_node
 
 
-def validate(
-    params: Params,
-    precision: PrecisionName,
-    engine: Path,
-    converted: Path,
-    validation: Path,
-    reference: Path,
-    machine: Path,
-    report: Path,
-    examples: Path,
-) -> None:
+class ValidatePaths(NamedTuple):
+    engine: Path
+    converted: Path
+    validation: Path
+    reference: Path
+    machine: Path
+    report: Path
+    examples: Path
+
+
+def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> None:
     """Write the validation record of one precision, and draw the samples on which it differs most."""
-    if pass_on_refusal(engine, report):
-        with new_folder(examples) as unfinished:
+    if pass_on_refusal(paths.engine, paths.report):
+        with new_folder(paths.examples) as unfinished:
             Examples(examples=()).write(unfinished / EXAMPLES)
         return
-    here = Machine.read(machine)
-    expected = _expected(SampleSet.open(validation), reference)
+    here = Machine.read(paths.machine)
+    expected = _expected(SampleSet.open(paths.validation), paths.reference)
     with (
         open_cluster() as cluster,
-        open_engine(engine, here, params.inference) as loaded,
-        new_folder(examples) as unfinished,
+        open_engine(paths.engine, here, params.inference) as loaded,
+        new_folder(paths.examples) as unfinished,
     ):
-        require_made_of(loaded.record, precision, converted / "model.onnx")
+        require_made_of(loaded.record, precision, paths.converted / "model.onnx")
         record = validate_engine(
             loaded,
-            run_as_written(converted / "model.onnx"),
+            run_as_written(paths.converted / "model.onnx"),
             expected,
             params.precisions[precision].thresholds,
             params.validation,
             unfinished,
             (
-                outputs_on(GraphWork(converted), cluster),
-                outputs_on(EngineWork(engine, params.inference, gpus=int(here.device == "cuda")), cluster),
+                outputs_on(GraphWork(paths.converted), cluster),
+                outputs_on(EngineWork(paths.engine, params.inference, gpus=int(here.device == "cuda")), cluster),
             ),
         )
-    record.write(report)
+    record.write(paths.report)
     errors = record.engine_against_pytorch
     agreed = record.agreement
     agreeing = f", {agreed.name} {agreed.share_with_interval}" if agreed else ""

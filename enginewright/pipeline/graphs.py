@@ -44,27 +44,27 @@ from enginewright.precision.records import (
 from enginewright.precision.rescue.rescue import BATCH, Attempts, Confirmation, find_rescues
 
 
-def rescue(
-    params: Params,
-    precision: PrecisionName,
-    simplified: Path,
-    calibrated: Path,
-    calibration: Path,
-    dialect: Path,
-    rescued: Path,
-) -> None:
+class RescuePaths(NamedTuple):
+    simplified: Path
+    calibrated: Path
+    calibration: Path
+    dialect: Path
+    rescued: Path
+
+
+def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None:
     """Write what was tried; and, if it was kept, the graph with its ranges, and the weights that are rounded."""
     asked, keep = params.precisions[precision].rescue, params.precisions[precision].keep
-    samples = SampleSet.open(calibration)
-    given = open_calibrated(simplified, calibrated, samples)
+    samples = SampleSet.open(paths.calibration)
+    given = open_calibrated(paths.simplified, paths.calibrated, samples)
     if not len(samples):
         raise EnginewrightError(
             f"precisions.{precision}.rescue needs calibration samples, and samples.calibration is 0"
         )
     exact = load_graph(given.graph)
     require_kept_exist(keep, exact)
-    with new_folder(rescued) as unfinished, scratch_folder() as scratch:
-        attempts = Attempts(precision, keep, Dialect.read(dialect), samples, scratch)
+    with new_folder(paths.rescued) as unfinished, scratch_folder() as scratch:
+        attempts = Attempts(precision, keep, Dialect.read(paths.dialect), samples, scratch)
         by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
         trial = Confirmation(exact, samples, min(BATCH, params.calibration.batch))
         record, best = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
@@ -89,34 +89,34 @@ class Plan(NamedTuple):
     answers: Mapping[str, Path] = {}  # the files that it follows, by the names of their copies, which the report reads
 
 
-def convert(
-    params: Params,
-    precision: PrecisionName,
-    simplified: Path,
-    made_from: Path,
-    calibrated: Path,
-    rescued: Path,
-    calibration: Path,
-    dialect: Path,
-    boxes: Path,
-    converted: Path,
-) -> None:
+class ConvertPaths(NamedTuple):
+    simplified: Path
+    made_from: Path
+    calibrated: Path
+    rescued: Path
+    calibration: Path
+    dialect: Path
+    boxes: Path
+    converted: Path
+
+
+def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> None:
     """Write model.onnx and convert.json, and copies of the rescue and the search, or the mix, that it followed."""
-    wanted, samples = Dialect.read(dialect), SampleSet.open(calibration)
-    plan = plan_for(params, precision, simplified, made_from, calibrated, rescued, samples)
+    dialect, samples = Dialect.read(paths.dialect), SampleSet.open(paths.calibration)
+    plan = plan_for(params, precision, paths, samples)
     graph = load_graph(plan.graph)
     require_kept_exist(plan.keep, graph)
-    with new_folder(converted) as unfinished:
+    with new_folder(paths.converted) as unfinished:
         target = unfinished / "model.onnx"
-        if (graph_for_compiler := rewritten(graph, wanted, plan.made_as)) is not None:
+        if (graph_for_compiler := rewritten(graph, dialect, plan.made_as)) is not None:
             graph = graph_for_compiler
             save_graph(graph, target)
         else:
             copy_graph(plan.graph, unfinished)
         if plan.made_as != "fp32":
-            graph = in_precision(precision, plan, target, samples.cycled(1), wanted)
+            graph = in_precision(precision, plan, target, samples.cycled(1), dialect)
             save_graph(graph, target)
-        if (whole := choose_in_graph(graph, BoxesInGraph.read(boxes))) is not graph:
+        if (whole := choose_in_graph(graph, BoxesInGraph.read(paths.boxes))) is not graph:
             graph = whole
             save_graph(graph, target)
         for name, answer in plan.answers.items():
@@ -127,27 +127,19 @@ def convert(
     print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
 
 
-def plan_for(
-    params: Params,
-    precision: PrecisionName,
-    simplified: Path,
-    made_from: Path,
-    calibrated: Path,
-    rescued: Path,
-    samples: SampleSet,
-) -> Plan:
+def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samples: SampleSet) -> Plan:
     """Read what was calibrated, rescued, searched or mixed, and refuse answers that do not belong together."""
-    found, exact = made_from / f"{precision}.json", simplified / "model.onnx"
+    found, exact = paths.made_from / f"{precision}.json", paths.simplified / "model.onnx"
     if PRECISIONS[precision].is_mixed:
         mix = Mix.read(found)
         plan = Plan(mix.made_as, mix.keep, exact, mix=mix, answers={MIX: found})
-        rescue = rescued / mix.made_as if mix.is_searched else None
+        rescue = paths.rescued / mix.made_as if mix.is_searched else None
     else:
         plan = Plan(precision, params.precisions[precision].keep, exact)
-        rescue = rescued / precision if made_from not in (calibrated, simplified) else None
+        rescue = paths.rescued / precision if paths.made_from not in (paths.calibrated, paths.simplified) else None
     if not PRECISIONS[plan.made_as].is_calibrated:
         return plan
-    given = open_rescued(simplified, calibrated, rescue, samples)
+    given = open_rescued(paths.simplified, paths.calibrated, rescue, samples)
     plan = plan._replace(graph=given.graph, given=given)
     if plan.mix:
         return plan._replace(spared=(*given.spared, *plan.mix.spared_for(given.ranges)))
@@ -157,20 +149,20 @@ def plan_for(
     return plan
 
 
-def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, wanted: Dialect) -> onnx.ModelProto:
+def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialect: Dialect) -> onnx.ModelProto:
     """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
-    facts, given, rest = PRECISIONS[plan.made_as], plan.given, rest_of(plan.keep, wanted)
+    facts, given, rest = PRECISIONS[plan.made_as], plan.given, rest_of(plan.keep, dialect)
     if facts.block:
         ranges = given.ranges if given else None
-        graph, in_blocks, high = write_blocks_in_dialect(plan.made_as, source, ranges, sample, wanted, plan.keep)
+        graph, in_blocks, high = write_blocks_in_dialect(plan.made_as, source, ranges, sample, dialect, plan.keep)
         products = len(in_blocks) + len(high)
         print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
     elif given:
-        of = Ingredients(source, given.ranges, sample, wanted, plan.keep, plan.spared, given.rounded)
+        of = Ingredients(source, given.ranges, sample, dialect, plan.keep, plan.spared, given.rounded)
         mix = plan.mix
         graph, high = quantize_beside(mix.floating, of) if mix else quantize_in_dialect(plan.made_as, of)
     else:
-        graph, high = cast_in_dialect(plan.made_as, source, sample, wanted, plan.keep)
+        graph, high = cast_in_dialect(plan.made_as, source, sample, dialect, plan.keep)
         rest = "fp32"
     for why in dict.fromkeys(high.values()):
         names = [name for name, reason in high.items() if reason == why]

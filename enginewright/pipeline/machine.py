@@ -1,9 +1,11 @@
 """Describe this machine, its tools, the code of each stage, and what engines are compiled for."""
 
 from pathlib import Path
+from typing import NamedTuple
 
+from enginewright.core.installing import require_new_enough
 from enginewright.core.params.all import Params
-from enginewright.core.params.measuring import ONNXRUNTIME
+from enginewright.core.params.build import ONNXRUNTIME
 from enginewright.core.user_files import (
     WEIGHTS_WITHOUT_FILE,
     user_calibration,
@@ -12,57 +14,56 @@ from enginewright.core.user_files import (
     user_model,
     user_plugins,
 )
-from enginewright.core.version import require_new_enough
 from enginewright.engine.machine import target_of
 from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import users_code
-from enginewright.pipeline.code import code_of_stages
-from enginewright.pipeline.parameters import write_parameters
+from enginewright.pipeline.dependencies import code_of_stages, write_parameters
 from enginewright.precision.dialect import dialect_of
 from enginewright.tasks.choose import known_of
 
 
-def machine(
-    params: Params,
-    models: Path,
-    weights: Path,
-    calibration: Path,
-    plugins: Path,
-    machine: Path,
-    target: Path,
-    dialect: Path,
-    tools: Path,
-    task: Path,
-    code: Path,
-    parameters: Path,
-) -> None:
+class MachinePaths(NamedTuple):
+    models: Path
+    weights: Path
+    calibration: Path
+    plugins: Path
+    machine: Path
+    target: Path
+    dialect: Path
+    tools: Path
+    task: Path
+    code: Path
+    parameters: Path
+
+
+def machine(params: Params, paths: MachinePaths) -> None:
     """Write what timings, engines, quantized graphs, all graphs and single stages depend on, each to its own file."""
     require_new_enough()
-    require_files(params, models, weights, calibration, plugins)
+    require_files(params, paths)
     described = describe_machine(params.runtime)
-    described.write_if_new(machine)
-    target_of(described, params.build.tensorrt).write_if_new(target)
+    described.write_if_new(paths.machine)
+    target_of(described, params.build.tensorrt).write_if_new(paths.target)
     varies = not all(sizes.fixed for sizes in params.build.profile.ranges.values())
-    dialect_of(described.runtime, described.device, described.capability, varies).write_if_new(dialect)
-    describe_tools().write_if_new(tools)
-    known_of(params.task).write_if_new(task)
+    dialect_of(described.runtime, described.device, described.capability, varies).write_if_new(paths.dialect)
+    describe_tools().write_if_new(paths.tools)
+    known_of(params.task).write_if_new(paths.task)
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
     users = users_code(params)
     for stage, its_code in code_of_stages(runtimes, users["model"], users["task"]).items():
-        its_code.write_if_new(code / f"{stage}.json")
-    write_parameters(params, parameters)
+        its_code.write_if_new(paths.code / f"{stage}.json")
+    write_parameters(params, paths.parameters)
     print(described.in_words())
 
 
-def require_files(params: Params, models: Path, weights: Path, calibration: Path, plugins: Path) -> None:
+def require_files(params: Params, paths: MachinePaths) -> None:
     """Refuse a missing file of the user now: the stage that reads it may run hours later."""
     if params.model.is_onnx:
-        user_model(params.model.source, models)
+        user_model(params.model.source, paths.models)
     if params.model.library == "transformers":
-        user_folder(params.model.library_name, models)
+        user_folder(params.model.library_name, paths.models)
     if params.weights.source not in WEIGHTS_WITHOUT_FILE:
-        user_checkpoint(params.weights.source, weights)
+        user_checkpoint(params.weights.source, paths.weights)
     if params.calibration.file:
-        user_calibration(params.calibration.file, calibration)
-    user_plugins(params.build.tensorrt.plugins, plugins)
+        user_calibration(params.calibration.file, paths.calibration)
+    user_plugins(params.build.tensorrt.plugins, paths.plugins)

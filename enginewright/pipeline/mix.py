@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
@@ -36,56 +37,62 @@ from enginewright.targets.ray_cluster import whole_node
 from enginewright.tasks.choose import task_of
 
 
-def mix(
-    params: Params,
-    precision: PrecisionName,
-    simplified: Path,
-    calibrated: Path,
-    rescued: Path,
-    converted: Path,
-    engines: Path,
-    calibration: Path,
-    dialect: Path,
-    boxes: Path,
-    target: Path,
-    machine: Path,
-    plugins: Path,
-    traces: Path,
-    mixed: Path,
-) -> None:
+class MixPaths(NamedTuple):
+    simplified: Path
+    calibrated: Path
+    rescued: Path
+    converted: Path
+    engines: Path
+    calibration: Path
+    dialect: Path
+    boxes: Path
+    target: Path
+    machine: Path
+    plugins: Path
+    traces: Path
+    mixed: Path
+
+
+def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
     """Write the answer, and all that it rests on. `converted` and `engines` have a folder for each precision."""
     asked, keep, how, build = params.mix[precision], params.precisions["int8"].keep, params.model, params.build
-    samples, wanted, in_graph = SampleSet.open(calibration), Dialect.read(dialect), BoxesInGraph.read(boxes)
-    types = types_to_mix(asked.floating, keep, wanted)  # the first two have engines; a third one is fp32
-    user_plugins(build.tensorrt.plugins, plugins)
+    samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
+    in_graph = BoxesInGraph.read(paths.boxes)
+    types = types_to_mix(asked.floating, keep, dialect)  # the first two have engines; a third one is fp32
+    user_plugins(build.tensorrt.plugins, paths.plugins)
     if not len(samples):
         raise EnginewrightError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
     for name in types[:2]:
-        require_executed(read_engine(engines / name), precision)
-    this, known = Machine.read(machine), samples.manifest
+        require_executed(read_engine(paths.engines / name), precision)
+    this, known = Machine.read(paths.machine), samples.manifest
     bench = Bench(this, params.inference.on(this.cores), samples.tuned(build.profile), build.profile.batch.opt)
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     tokenizer = samples.folder / TOKENIZER if known.text else None
-    compiled_for, example = Target.read(target), samples.cycled(build.profile.batch.min)
+    compiled_for, example = Target.read(paths.target), samples.cycled(build.profile.batch.min)
 
     def build_mix(graph: Path, engine: Path) -> None:
         described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
         build_engine(described, compiled_for, build, engine)
 
-    given = open_int8(converted / "int8", simplified, calibrated, rescued, samples)
+    given = open_int8(paths.converted / "int8", paths.simplified, paths.calibrated, paths.rescued, samples)
     with scratch_folder() as folder:
-        source = for_compiler(given, samples, wanted, keep, folder)
+        source = for_compiler(given, samples, dialect, keep, folder)
         graph = load_graph(source.graph)
         parts = parts_of(graph, source)
-        elsewhere = read_traces(asked.traces, types, precision, parts.places, traces, bench) if asked.traces else None
-        types = elsewhere.types if elsewhere else types
+        elsewhere = None
+        if asked.traces:
+            elsewhere = read_traces(asked.traces, types, precision, parts.places, paths.traces, bench)
+            types = elsewhere.types
         limits = params.precisions[precision].thresholds
         checks = Checks(choose_in_graph(graph, in_graph), samples, Judge(task, samples.truth, limits))
         maker = CandidateMaker(source, parts, in_graph, checks, build_mix)
-        made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
+        made = [
+            maker.check(parts.all_in(name), paths.converted / name / "model.onnx", paths.engines / name)
+            for name in types[:2]
+        ]
         if "fp32" in types[2:]:
-            exact = load_graph(simplified / "model.onnx")
-            whole = rewritten(exact, wanted, "fp32") or exact
+            exact = load_graph(paths.simplified / "model.onnx")
+            whole = rewritten(exact, dialect, "fp32") or exact
             made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):
@@ -112,10 +119,10 @@ def mix(
         blocks=parts.timed(median_times(traced.times)),
         made_as=choice.made_as,
         keep=keeps[choice.made_as],
-        is_searched=is_searched(converted / "int8"),
+        is_searched=is_searched(paths.converted / "int8"),
         spared=tuple(source.spared),
         floating=parts.floating(choice.taken) if choice.taken else {},
         **choice._asdict(),
     )
-    answer.write(mixed)
+    answer.write(paths.mixed)
     print(answer.in_words())

@@ -1,8 +1,11 @@
-"""The report: what was found and which precision to ship, as a page, a summary, metrics and pictures."""
+"""The report: what was found and which precision to ship, as a page, a summary, metrics and pictures. And the gate,
+which fails the run after the report is complete."""
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
+from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder
 from enginewright.core.params.all import Params
 from enginewright.graph.simplify import Simplification
@@ -17,52 +20,83 @@ from enginewright.report.tables import latency_rows, tradeoff_rows
 from enginewright.report.verdict import choose, doubt, failures_of, sentence
 
 
-def report(
-    params: Params,
-    engines: Path,
-    validation: Path,
-    benchmark: Path,
-    trace: Path,
-    race: Path,
-    examples: Path,
-    machine: Path,
-    simplified: Path,
-    calibrated: Path,
-    converted: Path,
-    tools: Path,
-    page: Path,
-    history: Path,
-    summary: Path,
-    verdict: Path,
-    measurements: Path,
-    metrics_file: Path,
-    plots: Path,
-    figures: Path,
-) -> None:
+class ReportPaths(NamedTuple):
+    engines: Path
+    validation: Path
+    benchmark: Path
+    trace: Path
+    race: Path
+    examples: Path
+    machine: Path
+    simplified: Path
+    calibrated: Path
+    converted: Path
+    tools: Path
+    page: Path
+    history: Path
+    summary: Path
+    verdict: Path
+    measurements: Path
+    metrics_file: Path
+    plots: Path
+    figures: Path
+
+
+def report(params: Params, paths: ReportPaths) -> None:
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     precisions = params.precisions
-    findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, race, machine, converted)
-    graph = Simplification.read(simplified / "simplify.json")
-    background = gather_background(params, graph, simplified / "model.onnx", calibrated, converted, tools)
+    findings = gather_findings(
+        tuple(precisions),
+        paths.engines,
+        paths.validation,
+        paths.benchmark,
+        paths.trace,
+        paths.race,
+        paths.machine,
+        paths.converted,
+    )
+    graph = Simplification.read(paths.simplified / "simplify.json")
+    background = gather_background(
+        params, graph, paths.simplified / "model.onnx", paths.calibrated, paths.converted, paths.tools
+    )
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
-    nights, shown = trend_rows(read_history(history)), gather_examples(findings, examples)
-    with new_folder(figures) as unfinished:
+    nights, shown = trend_rows(read_history(paths.history)), gather_examples(findings, paths.examples)
+    with new_folder(paths.figures) as unfinished:
         write_pictures(findings, failures, nights, unfinished)
-    with new_folder(plots) as unfinished:
+    with new_folder(paths.plots) as unfinished:
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
         tradeoff_rows(findings, failures).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
-    with new_file(metrics_file) as temporary:
+    with new_file(paths.metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n", encoding="utf-8")
-    with new_file(page) as temporary:
+    with new_file(paths.page) as temporary:
         temporary.write_text(render_page(findings, background, failures, nights, shown), encoding="utf-8")
-    with new_file(summary) as temporary:
+    with new_file(paths.summary) as temporary:
         temporary.write_text(write_summary(findings, failures, len(nights) > 0), encoding="utf-8")
     measured = tuple(entry.measured for entry in findings.precisions)
-    Measurements(machine=findings.machine, precisions=measured).write(measurements)
+    Measurements(machine=findings.machine, precisions=measured).write(paths.measurements)
     choice = choose(findings)
     unsure = {each.precision: few for each in measured if (few := each.validation.not_enough_samples)}
     sure = choice.engine.precision if choice and choice.is_sure else None
     offered = choice.engine.precision if choice and not choice.is_sure else None
     why = doubt(findings, choice) if choice else ""
-    Verdict(recommended=sure, offered=offered, doubt=why, failures=failures, unsure=unsure).write(verdict)
-    print(f"{sentence(findings).replace('*', '')}\nMore in {page}")
+    Verdict(recommended=sure, offered=offered, doubt=why, failures=failures, unsure=unsure).write(paths.verdict)
+    print(f"{sentence(findings).replace('*', '')}\nMore in {paths.page}")
+
+
+def gate(verdict: Path, summary: Path) -> None:
+    """Read the verdict, and write nothing."""
+    found = Verdict.read(verdict)
+    failures = [f"{name}: {', '.join(why)}" for name, why in found.failures.items() if why]
+    unsure = [f"{name}: {', '.join(why)}" for name, why in found.unsure.items()]
+    if not found.failures:
+        raise EnginewrightError(
+            f"{verdict} judges no precision, so that none is within its thresholds: run `dvc repro`"
+        )
+    if failures:
+        raise EnginewrightError(f"{'; '.join(failures)}. The report is complete: see {summary}")
+    if unsure:
+        raise EnginewrightError(
+            f"not enough samples to be sure, as validation.must_be_sure asks: {'; '.join(unsure)}. The report is "
+            f"complete: see {summary}"
+        )
+    print(f"within their thresholds: {', '.join(found.failures)}")

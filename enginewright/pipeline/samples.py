@@ -1,6 +1,7 @@
 """Decode and preprocess the data set once, into disjoint splits."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,13 +13,20 @@ from enginewright.data.splits import shared_images, split, write_split
 from enginewright.targets.ray_cluster import open_cluster
 
 
-def samples(
-    params: Params, data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path
-) -> None:
+class SamplesPaths(NamedTuple):
+    data: Path
+    texts: Path
+    task: Path
+    training: Path
+    calibration: Path
+    validation: Path
+
+
+def samples(params: Params, paths: SamplesPaths) -> None:
     """Write the training, calibration and validation splits."""
-    asked, known = params.samples, Known.read(task)
-    source = open_source(asked, data, known, texts)
-    folders = {"training": training, "calibration": calibration, "validation": validation}
+    asked, known = params.samples, Known.read(paths.task)
+    source = open_source(asked, paths.data, known, paths.texts)
+    folders = {"training": paths.training, "calibration": paths.calibration, "validation": paths.validation}
     divided = split(len(source), asked, source.truths)
     with open_cluster() as cluster:
         manifests = {

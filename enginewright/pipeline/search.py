@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -43,32 +44,33 @@ from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
 
 
-def search(
-    params: Params,
-    precision: PrecisionName,
-    simplified: Path,
-    calibrated: Path,
-    rescued: Path,
-    calibration: Path,
-    dialect: Path,
-    code: Path,
-    found: Path,
-) -> None:
+class SearchPaths(NamedTuple):
+    simplified: Path
+    calibrated: Path
+    rescued: Path
+    calibration: Path
+    dialect: Path
+    code: Path
+    found: Path
+
+
+def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None:
     """Write which layers are spared, what each loses alone, and which sets were tried."""
-    samples, wanted, keep = SampleSet.open(calibration), Dialect.read(dialect), params.precisions[precision].keep
-    source, measured, rounded, spared = open_rescued(simplified, calibrated, rescued, samples)
+    samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
+    keep = params.precisions[precision].keep
+    source, measured, rounded, spared = open_rescued(paths.simplified, paths.calibrated, paths.rescued, samples)
     if not len(samples):
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain = load_graph(source)
     require_kept_exist(keep, plain)
-    given = Ingredients(source, measured, samples.cycled(1), wanted, keep, spared, rounded)
-    graph = rewritten(plain, wanted, precision) or plain
+    given = Ingredients(source, measured, samples.cycled(1), dialect, keep, spared, rounded)
+    graph = rewritten(plain, dialect, precision) or plain
     known, how, held = samples.manifest, params.model, confirming(len(samples))
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     with open_cluster() as cluster, scratch_folder() as scratch:
         question = (
-            *(graph_sha256(source), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(code)),
-            *(digests_of(rounded or {}), *spared, precision, wanted.model_dump(), keep.model_dump(), how.scores),
+            *(graph_sha256(source), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(paths.code)),
+            *(digests_of(rounded or {}), *spared, precision, dialect.model_dump(), keep.model_dump(), how.scores),
             *(known.task, how.boxes.model_dump()),
         )
         # Sums may differ in their last bits with another number of threads.
@@ -89,7 +91,7 @@ def search(
         precision=precision,
         calibration=measured.cache_sha256,
         model=measured.model_sha256,
-        rescue=digest_of(rescued),
+        rescue=digest_of(paths.rescued),
         layers=tuple(
             SearchedLayer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
             for name in layers
@@ -98,7 +100,7 @@ def search(
         path=answer.path,
         spared=answer.spared,
     )
-    record.write(found)
+    record.write(paths.found)
     print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
     if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
         print(doubt)

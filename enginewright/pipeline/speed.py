@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -11,8 +12,7 @@ import torch
 from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
-from enginewright.core.params.build import InferenceParams
-from enginewright.core.params.measuring import EAGER, ONNXRUNTIME, Baseline
+from enginewright.core.params.build import EAGER, ONNXRUNTIME, Baseline, InferenceParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
@@ -39,36 +39,36 @@ from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
 
 
-def benchmark(
-    params: Params,
-    precision: PrecisionName,
-    engine: Path,
-    simplified: Path,
-    weights: Path,
-    validation: Path,
-    machine: Path,
-    report: Path,
-) -> None:
+class BenchmarkPaths(NamedTuple):
+    engine: Path
+    simplified: Path
+    weights: Path
+    validation: Path
+    machine: Path
+    report: Path
+
+
+def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -> None:
     """Write summary.json, timings.csv and, on a GPU, gpu.csv and the timings in the form of trtexec."""
-    if pass_on_refusal(engine, report / REFUSED):
+    if pass_on_refusal(paths.engine, paths.report / REFUSED):
         return
-    record, here = read_engine(engine), Machine.read(machine)
+    record, here = read_engine(paths.engine), Machine.read(paths.machine)
     asked, inference = with_tuned_batches(params.benchmark, record.build), params.inference.on(here.cores)
     require_possible(asked.baselines, here.device)
     torch.set_num_threads(inference.threads)
-    samples = SampleSet.open(validation).tuned(record.profile)
+    samples = SampleSet.open(paths.validation).tuned(record.profile)
     with whole_node(f"benchmark, {precision}"), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         largest = samples.cycled(max(asked.batches))
-        isolated = measure_engine_isolated(engine, machine, validation, inference, asked, largest)
+        isolated = measure_engine_isolated(paths.engine, paths.machine, paths.validation, inference, asked, largest)
         peak_memory = {ENGINE: isolated.memory}
         if asked.baselines != (ONNXRUNTIME,):
             tf32, threads = record.build.tf32, inference.threads
-            peak_memory[EAGER] = pytorch_peak_memory(weights, tf32, largest, threads, here.device)
+            peak_memory[EAGER] = pytorch_peak_memory(paths.weights, tf32, largest, threads, here.device)
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:
             first = samples.cycled(asked.batches[0])
-            contenders = _contenders(opened, engine, simplified, weights, here, inference, asked.baselines, first)
+            contenders = _contenders(opened, paths, here, inference, asked.baselines, first)
             pace = pace_meter(here.device, inference.threads)
             watches: list[AbstractContextManager[object]] = (
                 [contention_watch, sampler] if sampler else [contention_watch]
@@ -83,7 +83,7 @@ def benchmark(
             latencies=race.latencies,
             ratios=race.ratios,
             pace=race.pace,
-            throughput=engine_throughput(engine, here, inference, samples, asked),
+            throughput=engine_throughput(paths.engine, here, inference, samples, asked),
             contention=contention_watch.contention,
             peak_memory=peak_memory,
             isolated_compute=isolated.compute,
@@ -91,7 +91,7 @@ def benchmark(
             pytorch=torch.__version__,
             sizes=sizes,
         )
-    _write(report, summary, race, isolated, sampler)
+    _write(paths.report, summary, race, isolated, sampler)
     for ratio in summary.ratios:
         print(
             f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} "
@@ -112,48 +112,55 @@ def _write(report: Path, summary: Benchmark, race: Race, isolated: Isolated, sam
 
 def _contenders(
     opened: ExitStack,
-    engine: Path,
-    simplified: Path,
-    weights: Path,
+    paths: BenchmarkPaths,
     here: Machine,
     inference: InferenceParams,
     baselines: Sequence[Baseline],
     first: Feeds,
 ) -> dict[str, Bind]:
     """Return, by name, the functions that bind feeds and return the call to time. `opened` closes them."""
-    loaded = opened.enter_context(open_engine(engine, here, inference))
+    loaded = opened.enter_context(open_engine(paths.engine, here, inference))
     found: dict[str, Bind] = {ENGINE: loaded.bind}
     loaded.run(first)  # shows whether its work can be captured
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
-        found[LAUNCHED] = opened.enter_context(open_engine(engine, here, plain)).bind
-    graph, load_pytorch = simplified / "model.onnx", cache(partial(load_model, weights))
+        found[LAUNCHED] = opened.enter_context(open_engine(paths.engine, here, plain)).bind
+    graph, load_pytorch = paths.simplified / "model.onnx", cache(partial(load_model, paths.weights))
     for baseline in baselines:
         opening = open_baseline(baseline, loaded.record, first, graph, load_pytorch, inference)
         found[baseline] = opened.enter_context(opening)
     return found
 
 
-def race(
-    params: Params, engines: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
-) -> None:
+class RacePaths(NamedTuple):
+    engines: Path
+    simplified: Path
+    weights: Path
+    validation: Path
+    machine: Path
+    report: Path
+
+
+def race(params: Params, paths: RacePaths) -> None:
     """Write race.json. What lies in the folder of engines takes part, as far as this machine runs it: the report reads
     what it needs, and a precision that was dropped must not make this stage run again."""
-    here = Machine.read(machine)
+    here = Machine.read(paths.machine)
     inference = params.inference.on(here.cores)
     torch.set_num_threads(inference.threads)
-    found = {name: read_engine(engines / name) for name in PRECISIONS if (engines / name / RECORD).exists()}
+    found = {name: read_engine(paths.engines / name) for name in PRECISIONS if (paths.engines / name / RECORD).exists()}
     records = {name: record for name, record in found.items() if not differences(record.target, here)}
     record = next(iter(records.values()))
     batch, baseline = quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
-    feeds = SampleSet.open(validation).tuned(record.profile).cycled(batch)
-    openers: dict[str, Open] = {name: partial(open_contender, engines / name, here, inference) for name in records}
-    graph, load_pytorch = simplified / "model.onnx", partial(load_model, weights)
+    feeds = SampleSet.open(paths.validation).tuned(record.profile).cycled(batch)
+    openers: dict[str, Open] = {
+        name: partial(open_contender, paths.engines / name, here, inference) for name in records
+    }
+    graph, load_pytorch = paths.simplified / "model.onnx", partial(load_model, paths.weights)
     openers[baseline] = partial(open_baseline, baseline, record, feeds, graph, load_pytorch, inference)
     with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))
-    raced.model_copy(update={"disturbed": disturbed}).write(report)
+    raced.model_copy(update={"disturbed": disturbed}).write(paths.report)
     for name in records:
         median, low, high = raced.times(name, baseline)
         print(f"{name}, batch {batch}: {median:.2f} times {baseline} ({low:.2f} to {high:.2f})")

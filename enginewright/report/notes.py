@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from enginewright.core.facts import PYTORCH, QUANTIZED, RUNTIMES
-from enginewright.core.params.measuring import NUMBER_FORMATS
+from enginewright.core.params.build import NUMBER_FORMATS
 from enginewright.core.text import first_few
 from enginewright.engine.record import short_name
 from enginewright.measure.records import Ratio, Validation, baseline_title

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from tabulate import tabulate
 
-from enginewright.core.params.measuring import EAGER
+from enginewright.core.params.build import EAGER
 from enginewright.core.text import file_size, first_few
 from enginewright.measure.records import ENGINE, LAUNCHED, PeakMemory, Ratio, baseline_title
 from enginewright.measure.timing import Factor

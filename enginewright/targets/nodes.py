@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import LOCK, sha256_of
-from enginewright.core.params.measuring import ClusterParams
+from enginewright.core.params.build import ClusterParams
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.targets import node
 from enginewright.targets.answer import Answer

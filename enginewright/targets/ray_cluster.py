@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from enginewright.core.cores import AnyPart, Result, Work
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
-from enginewright.core.params.measuring import ClusterParams
-from enginewright.core.spread import AnyPart, Result, Work
+from enginewright.core.params.build import ClusterParams
 from enginewright.core.text import counted, in_one_line
 from enginewright.targets.ray_task import Job, do_part, file_fields, forget, this_node
 

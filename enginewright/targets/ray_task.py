@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from enginewright.core.cores import Work
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_folder
-from enginewright.core.spread import Work
 
 # Compare machines of a cluster: a result must not depend on which of them computed it.
 

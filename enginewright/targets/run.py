@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 
 from enginewright.core.errors import EnginewrightError, sentence_of
+from enginewright.core.installing import revision
 from enginewright.core.params.all import Params
-from enginewright.core.version import revision
 from enginewright.targets.answer import NOT_YET, Answer, Answers, UsersCode
 from enginewright.targets.file import Fleet, Here, OnNode, OnRunner, Target
 from enginewright.targets.here import answer_here

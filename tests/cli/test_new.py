@@ -12,11 +12,10 @@ from ruamel.yaml import YAML
 from support.checkout import Project, ran
 from support.command import enginewright
 from support.paths import ROOT
-from support.small_project import planned_stages
 
+from enginewright.cli.choices import Choices, take
 from enginewright.cli.commands.new import place_of_one
-from enginewright.cli.project.choices import Choices, take
-from enginewright.cli.project.layout import FILES, TARGETS
+from enginewright.cli.layout import FILES, TARGETS, planned_stages
 from enginewright.core.installing import elsewhere
 from enginewright.core.params.all import Params
 
@@ -131,7 +130,7 @@ def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
 )
 def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, params, copies):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr("enginewright.cli.project.preparation.find_spec", lambda name: None)  # timm is not installed
+    monkeypatch.setattr("enginewright.cli.preparation.find_spec", lambda name: None)  # timm is not installed
     for name in ("best.pt", "net.onnx"):
         (repository / name).touch()
     (repository / "bert").mkdir()

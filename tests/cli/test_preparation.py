@@ -12,7 +12,7 @@ from PIL import Image
 from support.command import enginewright, on_a_terminal
 from support.paths import ROOT
 
-from enginewright.cli.project.preparation import of_factory, of_onnx, of_torchvision
+from enginewright.cli.preparation import of_factory, of_onnx, of_torchvision
 from enginewright.core.params.all import Params
 
 # What `new` asks of timm 1.0.31, which is installed on few machines.

@@ -1,15 +1,15 @@
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from dvc.utils.hydra import apply_overrides
 from support.paths import ROOT
 
-from enginewright.cli import recipes
-from enginewright.cli.recipes import apply_recipe
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.all import Params
+from enginewright.core.params.all import Params, apply_recipe
 
 READY = sorted((ROOT / "recipes").glob("*.yaml"))
 
@@ -114,9 +114,9 @@ def test_a_missing_recipe_is_named(params_file, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "said"), [("recipe.yaml", "runtime: input should be"), (".", "Is a directory")])
-def test_the_command_ends_with_one_line_on_a_bad_recipe(recipe, params_file, monkeypatch, given, said):
-    monkeypatch.chdir(params_file.parent)
+def test_the_command_ends_with_one_line_on_a_bad_recipe(recipe, params_file, given, said):
     recipe("runtime: nothing\n")
-    monkeypatch.setattr("sys.argv", ["recipes", given])
-    with pytest.raises(SystemExit, match=rf"^recipe: .*{said}.*$"):
-        recipes.main()
+    command = [sys.executable, "-m", "enginewright.pipeline", given]
+    ended = subprocess.run(command, cwd=params_file.parent, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert said in ended.stderr

@@ -10,9 +10,8 @@ from support.warm_python import warm_python
 
 from enginewright import __version__
 from enginewright.cli.commands import upgrade as upgrading
-from enginewright.cli.commands.upgrade import upgrade_project
-from enginewright.cli.project.layout import FILES
-from enginewright.cli.project.merge import runs_again
+from enginewright.cli.commands.upgrade import runs_again, upgrade_project
+from enginewright.cli.layout import FILES
 from enginewright.core.installing import how_to_install
 
 PLAN, OPTIONS = (FILES / "pipeline.yaml").read_text(), ("code", "parameters")

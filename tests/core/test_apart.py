@@ -10,8 +10,8 @@ import pytest
 from support.errors import error_of
 from support.paths import ROOT
 
-from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.process import run_apart
 from enginewright.precision.calibration.cache import read_cache
 
 
@@ -36,7 +36,7 @@ def test_an_interrupt_ends_the_process_at_once(tmp_path):
     """The process would write a file at its end."""
     late = f"import time; time.sleep(4); open({str(tmp_path / 'late')!r}, 'w')"
     interrupted = (
-        "import os, signal, threading\nfrom enginewright.core.apart import run_apart\n"
+        "import os, signal, threading\nfrom enginewright.core.process import run_apart\n"
         "threading.Timer(2, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
         f"run_apart('the work', exec, {late!r})"
     )
@@ -50,7 +50,7 @@ def test_an_interrupt_ends_the_process_at_once(tmp_path):
 def test_an_interrupt_that_another_thread_takes_ends_the_process_too():
     """The main thread takes no signal here, as it may happen where libraries have threads of their own."""
     interrupted = (
-        "import os, signal, threading, time\nfrom enginewright.core.apart import run_apart\n"
+        "import os, signal, threading, time\nfrom enginewright.core.process import run_apart\n"
         "def interrupt():\n    time.sleep(2)\n    os.kill(os.getpid(), signal.SIGINT)\n"
         "threading.Thread(target=interrupt, daemon=True).start()\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"

@@ -11,7 +11,7 @@ from support.paths import ROOT
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.all import Params
-from enginewright.core.params.measuring import TimeoutParams
+from enginewright.core.params.build import TimeoutParams
 from enginewright.core.params.model import ModelParams
 from enginewright.core.params.section import Section
 from enginewright.model.checkpoint import Weights

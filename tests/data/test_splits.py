@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from support.paths import ROOT
 
-from enginewright.cli.recipes import apply_recipe
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import LABELLED
-from enginewright.core.params.all import Params
+from enginewright.core.params.all import Params, apply_recipe
 from enginewright.data.sample_set import SampleSet, input_file
 from enginewright.data.sources import open_source
 from enginewright.data.sources.truth import ranked
 from enginewright.data.splits import shared_images, split, write_split
+from enginewright.pipeline.samples import SamplesPaths
 from enginewright.pipeline.samples import samples as stage
 
 
@@ -124,15 +124,8 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     recipe.write_text("samples: {source: data/pets, validation: 2, training: 0, calibration: 2}\nweights: {source: x}")
     apply_recipe(recipe)
     LABELLED.write(Path("task.json"))
-    stage(
-        Params.read(),
-        Path("data"),
-        Path("data/texts"),
-        Path("task.json"),
-        Path("out/training"),
-        Path("out/calibration"),
-        Path("out/validation"),
-    )
+    places = ("data", "data/texts", "task.json", "out/training", "out/calibration", "out/validation")
+    stage(Params.read(), SamplesPaths(*map(Path, places)))
     splits = {name: SampleSet.open(Path("out") / name) for name in ("training", "calibration", "validation")}
     assert {name: len(samples) for name, samples in splits.items()} == {
         "training": 0,

@@ -26,12 +26,11 @@ from support.documents import DOCUMENTS, ROOT, anchors, blocks, commands, lines_
 from support.params import VALID
 from support.project import make_project
 from support.shell import run
-from support.small_project import planned_stages
 
+from enginewright.cli.layout import FILES as OF_PROJECTS
+from enginewright.cli.layout import planned_stages
 from enginewright.cli.main import build_parser
-from enginewright.cli.project.layout import FILES as OF_PROJECTS
-from enginewright.cli.recipes import apply_recipe
-from enginewright.core.params.all import Params, all_defaults, flat
+from enginewright.core.params.all import Params, all_defaults, apply_recipe, flat
 from enginewright.data.preprocessing import prepare
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from enginewright.core.params.build import Axis, Profile, Range
-from enginewright.core.params.measuring import BenchmarkParams
+from enginewright.core.params.build import Axis, BenchmarkParams, Profile, Range
 from enginewright.measure import benchmark
 from enginewright.measure.benchmark import race_contenders, race_over_sizes, raw_rows, summarize, with_tuned_batches
 from enginewright.measure.records import Contention, baseline_title

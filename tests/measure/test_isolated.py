@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.measuring import BenchmarkParams
+from enginewright.core.params.build import BenchmarkParams
 from enginewright.engine.machine import Moments
 from enginewright.measure import benchmark as module
 from enginewright.measure.benchmark import measure_engine_isolated

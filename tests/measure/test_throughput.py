@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from enginewright.core.params.measuring import BenchmarkParams
+from enginewright.core.params.build import BenchmarkParams
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import target_of

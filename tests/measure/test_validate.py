@@ -4,8 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from enginewright.core.params.build import Profile, Range
-from enginewright.core.params.measuring import ValidationParams
+from enginewright.core.params.build import Profile, Range, ValidationParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.build import DescribedGraph, build_engine

@@ -8,7 +8,7 @@ import pytest
 from dvc.repo import Repo
 from support.paths import ROOT
 
-from enginewright.pipeline.parameters import OF_PRECISION, OF_STAGE
+from enginewright.pipeline.dependencies import OF_PRECISION, OF_STAGE
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 

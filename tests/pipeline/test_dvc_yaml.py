@@ -1,6 +1,7 @@
 """dvc.yaml against the stages: what a stage reads is what DVC watches for it."""
 
 import ast
+import inspect
 import re
 from functools import reduce
 from pathlib import PurePosixPath
@@ -12,14 +13,15 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 from support.params import VALID
 from support.paths import ROOT
-from support.small_project import planned_stages
 
+from enginewright.cli.layout import planned_stages
 from enginewright.core.params.all import Params, Section
-from enginewright.core.params.measuring import TimeoutParams
+from enginewright.core.params.build import TimeoutParams
 from enginewright.core.params.precisions import MixParams, PrecisionParams, SearchParams
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.pipeline import STAGES as WHERE
-from enginewright.pipeline.parameters import OF_PRECISION, OF_STAGE, complete_for_dvc, write_parameters
+from enginewright.pipeline import stage_of
+from enginewright.pipeline.dependencies import OF_PRECISION, OF_STAGE, complete_for_dvc, write_parameters
 
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
@@ -46,10 +48,10 @@ READERS = (
     "enginewright/cli/commands/reduce.py",
     "enginewright/cli/commands/upgrade.py",
     "enginewright/cli/machine_checks.py",
-    "enginewright/core/params/edit.py",
+    "enginewright/core/params/all.py",
     "enginewright/nightly/night.py",
+    "enginewright/pipeline/__init__.py",
     "enginewright/pipeline/__main__.py",
-    "enginewright/pipeline/stage.py",
     "enginewright/targets/here.py",
     "enginewright/targets/ray_cluster.py",
 )
@@ -176,7 +178,9 @@ def test_every_path_that_a_stage_is_given_is_watched(name):
 @pytest.mark.parametrize("name", STAGES)
 def test_the_command_line_gives_a_stage_exactly_its_arguments(name):
     plain = name.partition("@")[0]
-    arguments = {argument.arg for argument in functions_beside(plain)[plain].args.args} - {"params"}
+    parameters = dict(inspect.signature(stage_of(plain)).parameters)
+    paths = parameters.pop("paths", None)
+    arguments = {*parameters, *(paths.annotation._fields if paths else ())} - {"params"}
     wanted = sorted(argument.replace("_", "-") for argument in arguments)
     assert sorted(re.findall(r"--([a-z-]+) ", STAGES[name].cmd)) == wanted
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from google.protobuf.message import EncodeError
@@ -11,7 +12,7 @@ from support.paths import ROOT
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.params.all import Params
-from enginewright.pipeline.stage import run_stage
+from enginewright.pipeline import run_stage
 
 
 @pytest.fixture
@@ -29,6 +30,23 @@ def test_arguments_reach_the_stage_with_their_types(arguments):
     arguments("--made-from", "artifacts/simplified", "--precision", "int8")
     run_stage(convert)
     assert seen == {"precision": "int8", "made_from": Path("artifacts/simplified")}
+
+
+class ManyPaths(NamedTuple):
+    made_from: Path
+    converted: Path
+
+
+def test_paths_reach_the_stage_together(arguments):
+    seen = []
+
+    def convert(precision: str, paths: ManyPaths) -> None:
+        """Convert."""
+        seen.extend((precision, paths))
+
+    arguments("--converted", "here", "--precision", "int8", "--made-from", "there")
+    run_stage(convert)
+    assert seen == ["int8", ManyPaths(Path("there"), Path("here"))]
 
 
 def test_a_stage_that_takes_the_parameters_gets_them(arguments, monkeypatch, capsys):

@@ -12,7 +12,7 @@ from support.paths import ROOT
 from support.warm_python import warm_python
 
 from enginewright.pipeline import STAGES
-from enginewright.pipeline.code import imports_of
+from enginewright.pipeline.dependencies import executed, imports_of
 
 FILES = [path for folder in ("enginewright", "stages") for path in (ROOT / folder).rglob("*.py")]
 MODULES = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in FILES)
@@ -115,7 +115,7 @@ def test_no_module_imports_itself_through_others():
 @cache
 def parsed(module):
     path = ROOT.joinpath(*module.split("."))
-    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+    return executed((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
 
 
 @cache

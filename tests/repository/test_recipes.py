@@ -15,8 +15,7 @@ from support.small_project import TINY, run_pipeline, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
 from enginewright.cli.commands.infer import infer
-from enginewright.cli.recipes import apply_recipe
-from enginewright.core.params.all import Params
+from enginewright.core.params.all import Params, apply_recipe
 from enginewright.data.sample_set import Manifest
 from enginewright.measure.records import Reference, Validation
 from enginewright.model.export import Export

@@ -52,7 +52,7 @@ def test_a_project_of_the_wheel_finds_its_stages_and_their_code(empty, tmp_path)
     for name in ("dvc.yaml", "machine/dvc.yaml"):
         assert (tmp_path / name).read_text() == (ROOT / name).read_text()
     assert "--verdict" in done(empty / "python", "-m", "stages", "gate", "--help", folder=tmp_path, **OTHER_PACKAGES)
-    program = "import enginewright.pipeline.code as code; print(code.ROOT, *code.code_of_stages((), {}, {}))"
+    program = "import enginewright.pipeline.dependencies as code; print(code.ROOT, *code.code_of_stages((), {}, {}))"
     found = done(empty / "python", "-c", program, folder=tmp_path, **OTHER_PACKAGES).split()
     assert found[0].startswith(os.fspath(empty.parent))
     assert "calibrate" in found

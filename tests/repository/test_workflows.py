@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 from support.paths import ROOT
 
-from enginewright.cli.project.layout import FILES, NIGHTLY
+from enginewright.cli.layout import FILES, NIGHTLY
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 

@@ -293,11 +293,11 @@ def test_a_batch_that_follows_from_values_is_refused(build):
 def test_an_engine_is_raced_without_its_cuda_graph_only_if_it_has_one(
     make, gpu, fail, images, monkeypatch, failure, raced
 ):
-    folder, nowhere = make(), Path("nowhere")
+    paths = speed.BenchmarkPaths(make(), *[Path("nowhere")] * 5)
     monkeypatch.setattr(speed, "load_model", lambda weights: None)
     fail(failure)
     with contextlib.ExitStack() as opened:
-        found = speed._contenders(opened, folder, nowhere, nowhere, gpu, REPLAYED, (), {"input": images})
+        found = speed._contenders(opened, paths, gpu, REPLAYED, (), {"input": images})
         assert found.keys() == raced
 
 

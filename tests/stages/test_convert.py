@@ -16,7 +16,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import count_nodes, load_graph
-from enginewright.pipeline.graphs import convert
+from enginewright.pipeline.graphs import ConvertPaths, convert
 from enginewright.precision.calibration.cache import provided_provenance, write_cache
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import OVERFLOWS
@@ -70,7 +70,8 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     simplified, calibrated = Path("simplified"), Path("calibrated")
     BoxesInGraph().write(Path("boxes.json"))
     others = Path("dialect.json"), Path("boxes.json"), Path("bf16")
-    convert(Params.read(), "bf16", simplified, simplified, calibrated, Path("none"), samples.folder, *others)
+    graphs = simplified, simplified, calibrated, Path("none")
+    convert(Params.read(), "bf16", ConvertPaths(*graphs, samples.folder, *others))
     assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == spelled
 
 

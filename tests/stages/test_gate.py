@@ -4,7 +4,7 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.measure.changes import Verdict
-from enginewright.pipeline.gate import gate
+from enginewright.pipeline.report import gate
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 

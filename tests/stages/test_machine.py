@@ -9,8 +9,8 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.all import Params
 from enginewright.engine import this_machine
-from enginewright.pipeline.code import StageCode
-from enginewright.pipeline.machine import machine
+from enginewright.pipeline.dependencies import StageCode
+from enginewright.pipeline.machine import MachinePaths, machine
 
 FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins")
 RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "task.json", "code", "parameters")
@@ -32,7 +32,7 @@ def run(tmp_path, monkeypatch):
 
     def run(changes):
         written(tmp_path, {"runtime": "openvino", **changes})
-        machine(Params.read(), *map(Path, FOLDERS), *map(Path, RECORDS))
+        machine(Params.read(), MachinePaths(*map(Path, (*FOLDERS, *RECORDS))))
 
     return run
 

@@ -10,9 +10,9 @@ from enginewright.core.params.all import Params
 from enginewright.engine.machine import Target
 from enginewright.engine.record import Refusal, read_engine
 from enginewright.pipeline import build as stage
-from enginewright.pipeline.build import build
-from enginewright.pipeline.engine import trace, validate
-from enginewright.pipeline.speed import benchmark
+from enginewright.pipeline.build import BuildPaths, build
+from enginewright.pipeline.engine import ValidatePaths, trace, validate
+from enginewright.pipeline.speed import BenchmarkPaths, benchmark
 
 WHY = "TensorRT cannot build model.onnx: Networks with BF16 precision require hardware with BF16 support"
 NOWHERE = Path("nowhere")
@@ -30,7 +30,8 @@ def build_for(tmp_path, samples, machine, monkeypatch):
         monkeypatch.setattr(stage, "build_engine", refuse)
         facts = machine.model_dump(include=Target.model_fields.keys()) | {"device": device}
         Target(**facts, capabilities=capabilities, or_newer=False).write(tmp_path / "target.json")
-        build(PARAMS, precision, NOWHERE, tmp_path / "target.json", samples.folder, NOWHERE, tmp_path / "engine")
+        paths = BuildPaths(NOWHERE, tmp_path / "target.json", samples.folder, NOWHERE, tmp_path / "engine")
+        build(PARAMS, precision, paths)
         return tmp_path / "engine"
 
     return run
@@ -54,18 +55,9 @@ def test_a_precision_that_a_gpu_lacks_is_recorded_and_passed_on(build_for, tmp_p
     with pytest.raises(EnginewrightError, match=f"{engine} has no engine: compute capability"):
         read_engine(engine)
     trace(PARAMS, precision, engine, NOWHERE, NOWHERE, tmp_path / "trace.json")
-    validate(
-        PARAMS,
-        precision,
-        engine,
-        NOWHERE,
-        NOWHERE,
-        NOWHERE,
-        NOWHERE,
-        tmp_path / "validation.json",
-        tmp_path / "examples",
-    )
-    benchmark(PARAMS, precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "benchmark")
+    written = tmp_path / "validation.json", tmp_path / "examples"
+    validate(PARAMS, precision, ValidatePaths(engine, *[NOWHERE] * 4, *written))
+    benchmark(PARAMS, precision, BenchmarkPaths(engine, *[NOWHERE] * 4, tmp_path / "benchmark"))
     for written in ("engine/refused.json", "trace.json", "validation.json", "benchmark/refused.json"):
         assert Refusal.read(tmp_path / written) == refusal
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from enginewright.cli.recipes import apply_recipe
+from enginewright.cli.layout import planned_stages
 from enginewright.core import process
+from enginewright.core.params.all import apply_recipe
 from enginewright.engine.record import EngineRecord
 from enginewright.measure.changes import Verdict
 from enginewright.measure.records import Validation
 from support.checkout import checkout
-from support.paths import ROOT
 from support.warm_python import warm_python
 
 PRECISION = "int8"  # its chain is the longest: other precisions have the same chain without calibration
@@ -46,12 +46,6 @@ def lay_over(*recipes):
     for recipe in recipes:
         Path("recipe.yaml").write_text(recipe)
         apply_recipe(Path("recipe.yaml"))
-
-
-def planned_stages():
-    """Return each stage of both plans by name, as it is written."""
-    plans = (YAML(typ="safe").load(ROOT / plan) for plan in ("machine/dvc.yaml", "dvc.yaml"))
-    return {name: stage for plan in plans for name, stage in plan["stages"].items()}
 
 
 def run_stages(monkeypatch, *stages, only=PRECISION):

@@ -23,7 +23,7 @@ from ray.cluster_utils import Cluster
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.installing import how_to_install
-from enginewright.core.params.measuring import ClusterParams
+from enginewright.core.params.build import ClusterParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data import run_all as run_all_module
 from enginewright.data.run_all import outputs_on, run_all

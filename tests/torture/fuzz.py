@@ -34,7 +34,7 @@ FAULTS = (TRACEBACK, HANG, CRASH, OUTSIDE)
 LIGHT = (
     "numpy.lib.format", "PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "PIL.TiffImagePlugin",
     "PIL.WebPImagePlugin",
-    "ruamel.yaml", "tokenizers", "enginewright.cli.recipes", "enginewright.core.params.all", "enginewright.data.splits",
+    "ruamel.yaml", "tokenizers", "enginewright.core.params.all", "enginewright.data.splits",
     "enginewright.precision.calibration.cache", "enginewright.measure.history",
     "enginewright.measure.earlier_engines",
     "enginewright.precision.search.search", "enginewright.pipeline.recovery",

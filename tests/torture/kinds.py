@@ -87,7 +87,7 @@ def _params() -> object:
 
 
 def _recipe() -> None:
-    from enginewright.cli.recipes import apply_recipe
+    from enginewright.core.params.all import apply_recipe
 
     apply_recipe(Path("recipe.yaml"))
 

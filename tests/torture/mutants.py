@@ -30,7 +30,7 @@ SUBJECTS = {  # code, and the tests that are run in turn until one notices: the 
     "enginewright/nightly/*.py": ("tests/nightly",),
     "enginewright/tasks/boxes.py": ("tests/tasks",),
     "enginewright/report/verdict.py": ("tests/report",),
-    "enginewright/pipeline/gate.py": ("tests/stages",),
+    "enginewright/pipeline/report.py": ("tests/stages",),
     "enginewright/precision/calibration/*.py": ("tests/precision/calibration", "tests/precision"),
     "enginewright/precision/search/*.py": ("tests/precision/search", "tests/tasks"),
 }

@@ -11,9 +11,8 @@ from PIL import Image
 from support.paths import ROOT
 from torture.kinds import graph
 
-from enginewright.cli.recipes import apply_recipe
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.all import Params
+from enginewright.core.params.all import Params, apply_recipe
 from enginewright.core.params.build import Profile, Range
 from enginewright.data.sources.detections import open_yolo_folder
 from enginewright.data.sources.folders import open_folder

@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
-from enginewright.core.params.build import Profile, Range
-from enginewright.core.params.measuring import TORCH_TENSORRT, BenchmarkParams
+from enginewright.core.params.build import TORCH_TENSORRT, BenchmarkParams, Profile, Range
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu import cuda

@@ -17,11 +17,10 @@ import onnx
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
-from enginewright.core.files import new_folder, scratch_folder
+from enginewright.core.files import new_folder, scratch_folder, templates_in
+from enginewright.core.installing import installed_version
 from enginewright.core.process import end_with_parent
-from enginewright.core.templates import templates_in
 from enginewright.core.text import last_line
-from enginewright.core.version import installed_version
 from enginewright.engine.machine import Target
 from enginewright.graph.onnx_file import count_nodes, save_graph
 from tools.reduction.case import Case

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from enginewright import open_engine
 from enginewright.cli.arguments import FILE, FOLDER, add_engine, add_path
 from enginewright.cli.inputs import (
     QUALITY,
@@ -23,8 +22,10 @@ from enginewright.cli.inputs import (
     print_answer,
 )
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.build import InferenceParams
 from enginewright.core.progress import progress
 from enginewright.data.texts import Text
+from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord, read_engine, require_engine
 from enginewright.tasks.choose import class_of
 
@@ -108,7 +109,7 @@ def infer(
     drawn = picture_files(images, pictures) if pictures else {}
     width = max(len(as_written(each)) for each in found)
     unread = 0
-    with open_engine(folder, threads) as engine:
+    with open_engine(folder, None, InferenceParams(threads=threads, cuda_graph=False)) as engine:
         reader = (TextsReader if text else ImageReader if takes_images else ArraysReader)(engine, folder)
         size = batch_size(engine.record, batch)
         batches = [found[start : start + size] for start in range(0, len(found), size)]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from enginewright.cli.arguments import PRECISION, add_completed
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.all import Params
-from enginewright.core.params.edit import Content, edit_params, overlay
+from enginewright.core.params.all import Content, Params, edit_params, overlay
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.precision.records import RESCUE, Rescue, Search
 

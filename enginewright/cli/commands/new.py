@@ -13,25 +13,26 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from enginewright.cli.arguments import FILE, add_path
-from enginewright.cli.project.choices import Choices, Taken, take
-from enginewright.cli.project.layout import (
+from enginewright.cli.choices import Choices, take
+from enginewright.cli.layout import (
     NIGHTLY,
     TAKEN_NAMES,
     Place,
+    add_lines,
     files_of,
+    find_place,
     has_target,
     how_to_run,
     lines_of,
     renewed_files,
 )
-from enginewright.cli.project.preparation import Ask, told
+from enginewright.cli.preparation import Ask, told
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder
-from enginewright.core.installing import UNKNOWN, elsewhere
-from enginewright.core.params.edit import edit_params, overlay
+from enginewright.core.installing import UNKNOWN, elsewhere, require_new_enough, upgrade_hint
+from enginewright.core.params.all import edit_params, overlay
 from enginewright.core.process import start_dvc
 from enginewright.core.text import first_few, last_line
-from enginewright.core.version import require_new_enough, upgrade_hint
 
 EXAMPLES = """\
 examples:
@@ -68,8 +69,6 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginewright.cli.project.choices import Choices
-
     given = {name: getattr(chosen, name) for name in Choices._fields}
     ask = _ask if sys.stdin.isatty() else None
     if ask and not any(given.values()):
@@ -114,9 +113,16 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
         add_lines(path, lines)
     if params in new:
         edit_params(lambda content: overlay(content, taken.params), "enginewright new", params)
-    copied = [place.folder / target for target in taken.copies if not (place.folder / target).exists()]
-    _copy(place.folder, taken)
-    return _said(place, files, new, copied, told(taken.params, taken.origins, params) if params in new else [])
+    copied = {place.folder / target: source for target, source in taken.copies.items()}
+    copied = {target: source for target, source in copied.items() if not target.exists()}
+    for target, source in copied.items():
+        if source.is_dir():
+            with new_folder(target) as unfinished:
+                shutil.copytree(source, unfinished, dirs_exist_ok=True)
+        else:
+            with new_file(target) as temporary:
+                shutil.copyfile(source, temporary)
+    return _said(place, files, new, list(copied), told(taken.params, taken.origins, params) if params in new else [])
 
 
 def place_of_one(beside: Path, name: str) -> Place:
@@ -126,18 +132,6 @@ def place_of_one(beside: Path, name: str) -> Place:
             f"--name {name}: take letters, digits, - and _, and none of {', '.join(TAKEN_NAMES)}, which are in use"
         )
     return find_place(beside)._replace(folder=beside / name, beside=beside)
-
-
-def find_place(folder: Path) -> Place:
-    """Find the repositories that the folder is in. A folder without one of DVC's becomes one itself."""
-    parents = [folder, *folder.parents]
-    git = next((each for each in parents if (each / ".git").exists()), None)
-    if git is None:
-        raise EnginewrightError(
-            f"{folder} is in no git repository, where the parameters of each run are kept: `git init` first"
-        )
-    within = parents[: parents.index(git) + 1]
-    return Place(folder, git, next((each for each in within if (each / ".dvc").is_dir()), folder))
 
 
 def _require_free(folder: Path, files: Mapping[Path, str]) -> None:
@@ -169,27 +163,6 @@ def _init_dvc(place: Place) -> None:
             said = child.communicate()[1]
         if child.returncode:
             raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(said)}")
-
-
-def add_lines(path: Path, lines: str) -> None:
-    there = path.read_text(encoding="utf-8") if path.exists() else ""
-    missing = [line for line in lines.splitlines() if line not in there.splitlines()]
-    if missing:
-        with new_file(path) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in [*there.splitlines(), *missing]), encoding="utf-8")
-
-
-def _copy(folder: Path, taken: Taken) -> None:
-    for target, source in taken.copies.items():
-        place = folder / target
-        if place.exists():
-            continue
-        if source.is_dir():
-            with new_folder(place) as unfinished:
-                shutil.copytree(source, unfinished, dirs_exist_ok=True)
-        else:
-            with new_file(place) as temporary:
-                shutil.copyfile(source, temporary)
 
 
 def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list[Path], of_params: list[str]) -> str:

@@ -1,38 +1,43 @@
-"""`enginewright upgrade`."""
+"""`enginewright upgrade`: merge what an owner changed in the files of a project with what a new version changed, and
+say which stages run again, before any of them runs."""
 
 import difflib
 import json
+import re
+import shlex
 import shutil
 import subprocess
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from packaging.version import Version
+from ruamel.yaml import YAML
 
 from enginewright import __version__
-from enginewright.cli.commands.new import add_lines, find_place
-from enginewright.cli.project.layout import (
+from enginewright.cli.layout import (
     AS_LAID_OUT,
     DEFAULTS,
-    MACHINE_PLAN,
-    PLAN,
     LaidOut,
     Place,
+    add_lines,
     as_laid_out,
+    find_place,
     how_to_run,
     kept_empty,
     lines_of,
     renewed_files,
 )
-from enginewright.cli.project.merge import has_run, merge, runs_again
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_file
-from enginewright.core.installing import OLD_FOLDER, old_name_hint
+from enginewright.core.files import ARTIFACTS, LOCK, new_file, scratch_folder
+from enginewright.core.installing import OLD_FOLDER, old_name_hint, require_new_enough, version_of_project
 from enginewright.core.params.all import Params, all_defaults, flat
 from enginewright.core.params.section import PARAMS_FILE, read_yaml
-from enginewright.core.version import require_new_enough, version_of_project
+from enginewright.core.text import first_few
+from enginewright.core.user_files import folders_above
 
 EXAMPLES = """\
 examples:
@@ -58,9 +63,8 @@ def run(chosen: Namespace) -> int:
 
 
 FOLDERS = (AS_LAID_OUT, OLD_FOLDER)
-# Versions before 0.2 kept these names within .enginewright, where DVC took them for plans.
-NAMES_IN_0_1 = {PLAN: "dvc.yaml", MACHINE_PLAN: "machine/dvc.yaml"}
 PARAMS_UNTIL_0_3 = "params.yaml"  # there, with all parameters
+CONFLICT = re.compile(r"^<{7} mine\n(.*?)^\|{7} base\n(.*?)^={7}\n.*?^>{7} new\n", re.MULTILINE | re.DOTALL)
 
 
 class Upgrade(NamedTuple):
@@ -84,26 +88,26 @@ def upgrade_project(folder: Path, dry_run: bool) -> str:
     said = _said(upgrade, dry_run)  # before writing: it compares with what is there
     if not dry_run:
         _write(upgrade)
-    if hint := old_name_hint(upgrade.place.folder):
-        said += f"\n{hint}"
-    return said
+    return "\n".join(filter(None, (said, old_name_hint(upgrade.place.folder))))
 
 
 def plan_upgrade(folder: Path) -> Upgrade:
-    place = find_place(folder)
-    since = version_of_project(folder)
+    place, since = find_place(folder), version_of_project(folder)
     if since is None:
         raise EnginewrightError(
             f"{folder} is no project that `enginewright new` laid out: it has no .enginewright/version"
         )
     require_new_enough(folder)
+    for name in (PARAMS_FILE, "dvc.yaml", "machine/dvc.yaml"):
+        if not (folder / name).is_file():
+            raise EnginewrightError(f"{folder / name} is missing: take it back from git")
+    Params.read(folder / PARAMS_FILE)
     files, notes = renewed_files(place), list[str]()
     before = {file.path: file.path.read_text(encoding="utf-8") for file in files.values() if file.path.is_file()}
     after, ours = dict[Path, str](), dict[str, LaidOut]()
     for name, file in files.items():
-        mine, base = before.get(file.path), _base(folder, name)
-        if mine is None and name in NAMES_IN_0_1:
-            raise EnginewrightError(f"{file.path} is missing: take it back from git")
+        mine, kept = before.get(file.path), (folder / each / name for each in FOLDERS)
+        base = next((path.read_text(encoding="utf-8") for path in kept if path.is_file()), None)
         if mine is None and base is not None:
             ours[name] = file  # its owner has deleted it
             continue
@@ -116,18 +120,23 @@ def plan_upgrade(folder: Path) -> Upgrade:
             notes.append(f"{file.path.name} stays as it is: {AS_LAID_OUT} does not have it as it was laid out")
         if base is not None or after[file.path] == file.text:  # else it is its owner's own
             ours[name] = file
-    params = folder / PARAMS_FILE
-    if not params.is_file():
-        raise EnginewrightError(f"{params} is missing: take it back from git")
-    Params.read(params)
     return Upgrade(place, since, before, after, ours, [*notes, *_changed_defaults(folder)])
 
 
-def _base(folder: Path, name: str) -> str | None:
-    """Return a file as it was laid out."""
-    names = (name, NAMES_IN_0_1.get(name, name))
-    candidates = [folder / kept / each for kept in FOLDERS for each in names]
-    return next((path.read_text(encoding="utf-8") for path in candidates if path.is_file()), None)
+def merge(mine: str, base: str, new: str, path: Path) -> str:
+    """Return the text with both changes. Where both changed the same lines, only their owner can tell."""
+    with scratch_folder() as folder:
+        for name, text in (("mine", mine), ("base", base), ("new", new)):
+            (folder / name).write_text(text, encoding="utf-8")
+        command = ["git", "merge-file", "-p", "--diff3", "-L", "mine", "-L", "base", "-L", "new", "mine", "base", "new"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:  # the number of conflicts
+        lines = [(ours or before).strip().partition("\n")[0] for ours, before in CONFLICT.findall(done.stdout)]
+        raise EnginewrightError(
+            f"{path} cannot be merged: you and this version changed {first_few([f'`{line}`' for line in lines], 3)}. "
+            "Undo your change there, upgrade, and make it again; nothing was changed"
+        )
+    return done.stdout
 
 
 def _changed_defaults(folder: Path) -> Iterator[str]:
@@ -146,8 +155,8 @@ def _changed_defaults(folder: Path) -> Iterator[str]:
 def _write(upgrade: Upgrade) -> None:
     """Write the version last: an upgrade that was cut off begins anew, and finds its own changes made."""
     place = upgrade.place
-    kept = as_laid_out(place, upgrade.ours)
-    for path, text in {**{path: upgrade.after[path] for path in upgrade.changed}, **kept}.items():
+    changed = {path: upgrade.after[path] for path in upgrade.changed}
+    for path, text in (changed | as_laid_out(place, upgrade.ours)).items():
         with new_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     for path in kept_empty(place):
@@ -156,12 +165,8 @@ def _write(upgrade: Upgrade) -> None:
             path.touch()
     for path, lines in lines_of(place).items():
         add_lines(path, lines)
-    for name in (*NAMES_IN_0_1.values(), PARAMS_UNTIL_0_3):
-        (place.folder / AS_LAID_OUT / name).unlink(missing_ok=True)
-    if (empty := place.folder / AS_LAID_OUT / "machine").is_dir():
-        empty.rmdir()
-    if (old := place.folder / OLD_FOLDER).is_dir():
-        shutil.rmtree(old)
+    (place.folder / AS_LAID_OUT / PARAMS_UNTIL_0_3).unlink(missing_ok=True)
+    shutil.rmtree(place.folder / OLD_FOLDER, ignore_errors=True)
 
 
 def _said(upgrade: Upgrade, dry_run: bool) -> str:
@@ -177,11 +182,10 @@ def _said(upgrade: Upgrade, dry_run: bool) -> str:
 
 
 def _what_runs(folder: Path, after: Mapping[Path, str]) -> list[str]:
-    if not has_run(folder):
+    if not (folder / LOCK).is_file():
         return ["runs again: all, as nothing has run here yet"]
-    plans = {name: after[folder / name] for name in ("dvc.yaml", "machine/dvc.yaml")}
     try:
-        first, followers = runs_again(folder, plans)
+        first, followers = runs_again(folder, {name: after[folder / name] for name in ("dvc.yaml", "machine/dvc.yaml")})
     except subprocess.CalledProcessError as error:
         why = (error.stderr.strip().splitlines() or ["it gives no reason"])[-1]
         return [f"what runs again cannot be told, as the first stage fails: {why}"]
@@ -189,3 +193,71 @@ def _what_runs(folder: Path, after: Mapping[Path, str]) -> list[str]:
         return ["runs again: nothing but the stage machine"]
     then = [f"and, as far as results differ: {', '.join(followers)}"] if followers else []
     return [f"runs again: {', '.join(first)}", *then]
+
+
+# The user's modules may lie above the project, and nothing lies above a copy of it. They come after the libraries.
+IN_COPY = """
+import json, runpy, sys
+sys.path += json.loads(sys.argv.pop(1))
+runpy.run_module("stages", run_name="__main__")
+"""
+Stages = Mapping[str, Mapping[str, Any]]
+
+
+def runs_again(folder: Path, files: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the stages that run again with these files in place of the project's, and those that follow from them as
+    far as the results of the first differ. `files` has dvc.yaml and machine/dvc.yaml."""
+    mine = {name: (folder / name).read_text(encoding="utf-8") for name in files}
+    with _copy_of(folder, mine) as before, _copy_of(folder, files) as after:
+        old, new, changed = _stages(before), _stages(after), _changed_by_machine(after, folder)
+    first = [name for name, stage in new.items() if stage != old.get(name) or changed.intersection(stage["deps"])]
+    reached = list(first)
+    for name in reached:  # which grows meanwhile
+        outs = (*new[name].get("outs", ()), *new[name].get("metrics", ()))
+        made = [str(next(iter(out))) if isinstance(out, Mapping) else str(out) for out in outs]
+        for other, stage in new.items():
+            if other not in reached and any(_covers(out, dep) for out in made for dep in stage["deps"]):
+                reached.append(other)
+    return first, [name for name in new if name in reached and name not in first]
+
+
+def _covers(one: str, other: str) -> bool:
+    """Tell whether they are the same, or one is a folder that holds the other."""
+    return PurePosixPath(one).is_relative_to(other) or PurePosixPath(other).is_relative_to(one)
+
+
+@contextmanager
+def _copy_of(folder: Path, files: Mapping[str, str]) -> Iterator[Path]:
+    """Yield a folder with links to all that the project has, and these files."""
+    with scratch_folder() as copy:
+        own = {PurePosixPath(file).parts[0] for file in files}
+        for entry in folder.iterdir():
+            if entry.name not in own and entry.name not in (".git", ".dvc"):
+                (copy / entry.name).symlink_to(entry)
+        for file, text in files.items():
+            (copy / file).parent.mkdir(exist_ok=True)
+            (copy / file).write_text(text, encoding="utf-8")
+        yield copy
+
+
+def _stages(folder: Path) -> Stages:
+    """Return the stages as DVC understands them, one for each precision."""
+    from dvc.parsing import DataResolver
+    from dvc.repo import Repo
+
+    plan = YAML(typ="safe").load(folder / "dvc.yaml")
+    resolved: Stages = DataResolver(Repo(str(folder), uninitialized=True), str(folder), plan).resolve()["stages"]
+    return {name: {"deps": (), **stage} for name, stage in resolved.items()}
+
+
+def _changed_by_machine(copy: Path, folder: Path) -> set[str]:
+    """Run the stage `machine` beside the project's results, and return which of its files became others: so a new
+    version of the code, of a package or of the machine is found by the code that finds it in every run."""
+    command = YAML(typ="safe").load(copy / "machine/dvc.yaml")["stages"]["machine"]["cmd"]
+    words = shlex.split(command.replace(f"{ARTIFACTS}/", "made/"))[3:]  # without python3 -m stages
+    above = json.dumps([str(each) for each in folders_above(folder)[1:]])
+    arguments = [sys.executable, "-c", IN_COPY, above, *words]
+    subprocess.run(arguments, cwd=copy, check=True, capture_output=True, text=True)
+    made = {ARTIFACTS / path.relative_to(copy / "made"): path for path in (copy / "made").rglob("*.json")}
+    old = {place: (copy / place).read_bytes() if (copy / place).is_file() else None for place in made}
+    return {place.as_posix() for place, path in made.items() if path.read_bytes() != old[place]}

@@ -12,12 +12,11 @@ from typing import IO, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.cores import in_parallel
+from enginewright.core.cores import Cluster, Work, in_parallel, spread
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.progress import progress
-from enginewright.core.spread import Cluster, Work, spread
 from enginewright.core.text import first_few
 from enginewright.core.user_files import lies_in, user_file
 from enginewright.data.preprocessing import ImageFile, Pixels, decode, in_form

@@ -16,8 +16,8 @@ from onnx import ModelProto, load_model
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES, not_installed
 from enginewright.core.files import scratch_folder
+from enginewright.core.installing import installed_version
 from enginewright.core.params.build import BuildParams, InferenceParams
-from enginewright.core.version import installed_version
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.engine.runtimes import WARM_UP, Arrays, Session, median_times
 from enginewright.engine.runtimes.onnxruntime_session import (

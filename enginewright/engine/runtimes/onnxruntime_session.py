@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TensorProto, helper, load_model, save_model
 
-from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BuildParams
+from enginewright.core.process import run_apart
 from enginewright.data.feeds import BATCH
 from enginewright.engine.gpu.cuda import Stream
 from enginewright.engine.gpu.session import DeviceSession, Growing, Shape

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import not_installed
 from enginewright.core.params.build import Bound, BuildParams, InferenceParams, WeightsOnGPU
+from enginewright.core.process import run_apart
 from enginewright.core.progress import Phases
 from enginewright.core.text import file_size, first_few
 from enginewright.engine.gpu import cuda

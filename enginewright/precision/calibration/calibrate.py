@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from enginewright.core.cores import Cluster
 from enginewright.core.files import sha256
 from enginewright.core.params.precisions import AUTO, CalibrationParams
-from enginewright.core.spread import Cluster
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import fixed_batch, load_graph

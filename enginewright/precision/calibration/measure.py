@@ -12,10 +12,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.core.cores import in_parallel, working_threads
+from enginewright.core.cores import Cluster, Work, in_parallel, spread, working_threads
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.progress import progress
-from enginewright.core.spread import Cluster, Work, spread
 from enginewright.data.feeds import Feeds, Outputs
 from enginewright.data.sample_set import AT_ONCE, Part, SampleSet, cut
 from enginewright.graph.as_written import open_as_written

@@ -12,7 +12,7 @@ import onnx
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
-from enginewright.core.params.measuring import EAGER, BenchmarkParams
+from enginewright.core.params.build import EAGER, BenchmarkParams
 from enginewright.core.params.precisions import Keep
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_as_written

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginewright.core.spread import Cluster, Work, spread
+from enginewright.core.cores import Cluster, Work, spread
 from enginewright.data.errors import TINY, norms
 from enginewright.data.feeds import Feeds, Outputs, Run
 from enginewright.data.run_all import OutputsOf, outputs_on

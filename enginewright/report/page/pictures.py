@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from enginewright.core.facts import QUANTIZED
-from enginewright.core.params.measuring import EAGER
+from enginewright.core.params.build import EAGER
 from enginewright.core.text import KILOBYTE, MEGABYTE, figure, file_size, first_few
 from enginewright.measure.examples import EXAMPLES, Example, Examples
 from enginewright.measure.records import ENGINE, Latency, baseline_title

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from enginewright.core.facts import QUANTIZED, RUNTIMES
-from enginewright.core.templates import templates_in
+from enginewright.core.files import templates_in
 from enginewright.core.text import file_size
 from enginewright.measure.records import RUNS_FOR_P99, baseline_title
 from enginewright.report import tables, where_time_goes

@@ -10,9 +10,9 @@ from support.small_project import lay_over
 from enginewright.core.params.all import Params
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import load_graph
-from enginewright.pipeline.graphs import convert, rescue
+from enginewright.pipeline.graphs import ConvertPaths, RescuePaths, convert, rescue
 from enginewright.pipeline.ranges import calibrate
-from enginewright.pipeline.search import search
+from enginewright.pipeline.search import SearchPaths, search
 from enginewright.precision.calibration import cache as answers
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.records import AIM, RESCUE, SEARCH, Rescue, Search
@@ -49,10 +49,10 @@ def test_fp8_leaves_out_what_its_search_spares(tiny_onnx, samples, tmp_path, mon
 
     params = Params.read()
     calibrate(params, Path("data"), simplified, samples.folder, dialect, calibrated)
-    rescue(params, "fp8", simplified, calibrated, samples.folder, dialect, rescued / "fp8")
+    rescue(params, "fp8", RescuePaths(simplified, calibrated, samples.folder, dialect, rescued / "fp8"))
     given = samples.folder, dialect
-    search(params, "fp8", simplified, calibrated, rescued / "fp8", *given, code, searched / "fp8.json")
-    convert(params, "fp8", simplified, searched, calibrated, rescued, *given, boxes, Path("fp8"))
+    search(params, "fp8", SearchPaths(simplified, calibrated, rescued / "fp8", *given, code, searched / "fp8.json"))
+    convert(params, "fp8", ConvertPaths(simplified, searched, calibrated, rescued, *given, boxes, Path("fp8")))
 
     found, rescued_by = Search.read(Path("fp8") / SEARCH), Rescue.read(Path("fp8") / RESCUE)
     assert (found.precision, rescued_by.kept) == ("fp8", ())  # weights in float8 are not rounded to bytes

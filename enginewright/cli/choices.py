@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enginewright.cli.project.preparation import (
+from enginewright.cli.preparation import (
     IMAGENET,
     Ask,
     Stated,
@@ -19,7 +19,7 @@ from enginewright.cli.project.preparation import (
     of_torchvision,
     of_transformers,
 )
-from enginewright.cli.project.preparation import PLACE as PREPROCESSING
+from enginewright.cli.preparation import PLACE as PREPROCESSING
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.model import LIBRARY
 from enginewright.core.params.samples import TextPreprocessing

@@ -4,12 +4,15 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from ruamel.yaml import YAML
 
 from enginewright import __version__
-from enginewright.core.installing import elsewhere
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import new_file
+from enginewright.core.installing import VERSION_FILE, elsewhere
 from enginewright.core.params.all import all_defaults
-from enginewright.core.version import VERSION_FILE
 
 FILES = Path(__file__).parent / "files"
 # `enginewright upgrade` needs the files as they were before their owner changed them. They lie here under the names of
@@ -39,6 +42,18 @@ class Place(NamedTuple):
         return self.folder.relative_to(self.git).as_posix()
 
 
+def find_place(folder: Path) -> Place:
+    """Find the repositories that the folder is in. A folder without one of DVC's becomes one itself."""
+    parents = [folder, *folder.parents]
+    git = next((each for each in parents if (each / ".git").exists()), None)
+    if git is None:
+        raise EnginewrightError(
+            f"{folder} is in no git repository, where the parameters of each run are kept: `git init` first"
+        )
+    within = parents[: parents.index(git) + 1]
+    return Place(folder, git, next((each for each in within if (each / ".dvc").is_dir()), folder))
+
+
 class LaidOut(NamedTuple):
     """A file of a project that an upgrade renews."""
 
@@ -50,9 +65,15 @@ def text_of(name: str) -> str:
     return (FILES / name).read_text(encoding="utf-8")
 
 
+def planned_stages() -> dict[str, Any]:
+    """Return each stage of both plans by name, as it is written."""
+    plans = (YAML(typ="safe").load(text_of(plan)) for plan in (MACHINE_PLAN, PLAN))
+    return {name: stage for plan in plans for name, stage in plan["stages"].items()}
+
+
 def renewed_files(place: Place) -> dict[str, LaidOut]:
     """Return what an upgrade renews, by its name in FILES."""
-    workflow = workflow_name(place.within)
+    workflow = "enginewright" if place.within == "." else f"enginewright-{place.within.replace('/', '-')}"
     nightly = text_of(NIGHTLY).replace("FOLDER", place.within).replace("REQUIREMENT", elsewhere("pipeline"))
     cache = place.dvc.relative_to(place.git) / ".dvc/cache"
     nightly = nightly.replace("WORKFLOW", workflow).replace("CACHE", cache.as_posix())
@@ -116,5 +137,9 @@ def how_to_run(folder: Path) -> str:
     return "make repro" if has_target("repro", folder) else "python -m dvc repro"
 
 
-def workflow_name(within: str) -> str:
-    return "enginewright" if within == "." else f"enginewright-{within.replace('/', '-')}"
+def add_lines(path: Path, lines: str) -> None:
+    there = path.read_text(encoding="utf-8") if path.exists() else ""
+    missing = [line for line in lines.splitlines() if line not in there.splitlines()]
+    if missing:
+        with new_file(path) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in [*there.splitlines(), *missing]), encoding="utf-8")
