@@ -63,7 +63,7 @@ def table(kind: type[Section], place: str, section: Any = None) -> Iterator[str]
 def row(place: str, field: FieldInfo, default: Any) -> str:
     shown = "" if default is PydanticUndefined else f"`{written(default)}`"
     choices = ", ".join(map(str, values_of(field.annotation)))
-    what = [field.description or ("seconds" if "timeouts" in place else ""), choices and f"one of {choices}"]
+    what = [field.description, choices and f"one of {choices}"]
     return f"| `{place}` | {shown} | {'; '.join(filter(None, what))} |\n".replace("null|", "null\\|")
 
 

@@ -1,6 +1,7 @@
 """The whole of params.yaml, what its sections must agree on, and how it is changed without losing its comments."""
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -28,7 +29,8 @@ from enginewright.core.params.build import (
     BuildParams,
     ClusterParams,
     InferenceParams,
-    TimeoutParams,
+    Seconds,
+    TimedStage,
     ValidationParams,
 )
 from enginewright.core.params.model import OF_QUERIES, ExportParams, ModelParams, WeightsParams
@@ -86,8 +88,8 @@ class Params(Section):
         description="where samples, reference, calibrate, rescue, search and validate are spread over other machines, "
         "see docs/scale.md. Results differ by no more than rounding: a change runs the report and the gate alone",
     )
-    timeouts: TimeoutParams = Field(
-        default=TimeoutParams(),
+    timeouts: dict[TimedStage, Seconds] = Field(
+        default={},
         description="seconds that a stage may take before it is ended, such as {export: 600, search: 3600}, for each "
         "precision. What is not named takes as long as it takes. No result depends on it",
     )
@@ -134,197 +136,147 @@ class Params(Section):
         return task
 
     @model_validator(mode="after")
-    def _precisions_are_possible(self) -> Self:
+    def _sections_agree(self) -> Self:
+        parts = self._precisions_disagree(), self._engines_disagree(), self._model_disagrees(), self._samples_disagree()
+        if contradiction := next(chain.from_iterable(parts), None):
+            raise ValueError(contradiction)
+        return self
+
+    def _precisions_disagree(self) -> Iterator[str]:
         for name, precision in self.precisions.items():
-            if precision.made_from not in (possible := PRECISIONS[name].made_from):
-                needed = " or ".join(f"'{each}'" for each in possible)
-                raise ValueError(f"precisions.{name}.from: {name} is made from {needed}, not '{precision.made_from}'")
+            facts, keep, place = PRECISIONS[name], precision.keep, f"precisions.{name}"
+            if precision.made_from not in facts.made_from:
+                needed = " or ".join(f"'{each}'" for each in facts.made_from)
+                yield f"{place}.from: {name} is made from {needed}, not '{precision.made_from}'"
             over = precision.must_pay and precision.must_pay.over
             if over and (over == name or over not in self.precisions):
-                raise ValueError(f"precisions.{name}.must_pay.over: {over} is not another precision that is made")
-            if name == "fp32" and (precision.keep.op_types or precision.keep.nodes):
-                raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
-            if PRECISIONS[name].is_mixed and precision.keep != Keep(op_types=(), nodes=()):
-                raise ValueError(f"precisions.{name}.keep: {name} keeps what the precisions that it is mixed of keep")
+                yield f"{place}.must_pay.over: {over} is not another precision that is made"
+            if name == "fp32" and (keep.op_types or keep.nodes):
+                yield f"{place}.keep: fp32 is in high precision throughout, there is nothing to keep"
+            if facts.is_mixed and keep != Keep(op_types=(), nodes=()):
+                yield f"{place}.keep: {name} keeps what the precisions that it is mixed of keep"
             if precision.rescue not in ("auto", "none") and not precision.is_searched:
-                raise ValueError(
-                    f"precisions.{name}.rescue: a precision is rescued only where its from is searched, "
+                yield (
+                    f"{place}.rescue: a precision is rescued only where its from is searched, "
                     f"not '{precision.made_from}'"
                 )
             if precision.rescue != "auto" and "equalize" in precision.rescue and self.calibration.file:
-                raise ValueError(
-                    f"precisions.{name}.rescue: equalize measures ranges anew, which calibration.file gives: remove one"
-                )
-            if not PRECISIONS[name].is_quantized and precision.keep.rest != "fp32":
+                yield f"{place}.rescue: equalize measures ranges anew, which calibration.file gives: remove one"
+            if not facts.is_quantized and keep.rest != "fp32":
                 with_choice = ", ".join(each for each in QUANTIZED if not PRECISIONS[each].is_mixed)
-                raise ValueError(f"precisions.{name}.keep.rest: only {with_choice} have a choice; {name} keeps fp32")
-        return self
-
-    @model_validator(mode="after")
-    def _searches_are_used(self) -> Self:
+                yield f"{place}.keep.rest: only {with_choice} have a choice; {name} keeps fp32"
         searched = {name for name, precision in self.precisions.items() if precision.is_searched}
         for name in sorted(self.search.keys() - searched):
-            raise ValueError(f"search.{name}: set precisions.{name}.from to searched, or remove it from search")
-        return self
-
-    @model_validator(mode="after")
-    def _mixes_are_used(self) -> Self:
+            yield f"search.{name}: set precisions.{name}.from to searched, or remove it from search"
         for name in sorted(self.mix.keys() - {name for name in self.precisions if PRECISIONS[name].is_mixed}):
-            raise ValueError(f"mix.{name}: add precisions.{name} with from: mixed, or remove it from mix")
+            yield f"mix.{name}: add precisions.{name} with from: mixed, or remove it from mix"
         for name, section in self.mix.items():
             for part in ("int8", section.floating):
                 if part not in self.precisions:
-                    raise ValueError(f"mix.{name}: it is mixed of int8 and {section.floating}: add precisions.{part}")
-        return self
+                    yield f"mix.{name}: it is mixed of int8 and {section.floating}: add precisions.{part}"
 
-    @model_validator(mode="after")
-    def _lists_hold_each_value_once(self) -> Self:
+    def _engines_disagree(self) -> Iterator[str]:
+        options, accepted = self.build.tensorrt, self.build.profile
         for place, values in {
             "benchmark.batches": self.benchmark.batches,
             "benchmark.baselines": self.benchmark.baselines,
             "benchmark.requests": self.benchmark.requests,
-            "build.tensorrt.compute_capabilities": self.build.tensorrt.compute_capabilities,
-            "build.tensorrt.plugins": self.build.tensorrt.plugin_names,
+            "build.tensorrt.compute_capabilities": options.compute_capabilities,
+            "build.tensorrt.plugins": options.plugin_names,
         }.items():
             if len(set(values)) < len(values):
-                raise ValueError(f"{place}: lists a value twice: {', '.join(map(str, values))}")
-        return self
-
-    @model_validator(mode="after")
-    def _runtime_has_what_build_asks_for(self) -> Self:
-        options = self.build.tensorrt
+                yield f"{place}: lists a value twice: {', '.join(map(str, values))}"
         if self.runtime == "tensorrt_rtx" and (options.version_compatible or options.hardware_compatibility != "none"):
-            raise ValueError(
+            yield (
                 "build.tensorrt: TensorRT for RTX has neither version_compatible nor hardware_compatibility; "
                 "its engines are portable over compute_capabilities"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _boxes_can_be_chosen_in_the_graph(self) -> Self:
-        if not self.model.boxes.chooses_in_graph:
-            return self
-        if self.task != DETECTION:
-            raise ValueError(f"model.boxes.nms: graph is for task: detection, and task is {self.task}: set outside")
-        if self.runtime == "tensorrt_rtx" and self.model.boxes.form not in OF_QUERIES:
-            raise ValueError(
-                "model.boxes.nms: TensorRT for RTX reads NonMaxSuppression and has no kernel for it: set outside, or "
-                "take another runtime"
-            )
-        for axis, sizes in self.build.profile.ranges.items():
-            if axis != "batch" and not sizes.fixed:
-                raise ValueError(
-                    f"model.boxes.nms: graph needs the same number of boxes for each image, and build.profile has "
-                    f"{axis} {sizes}: set outside, or one size"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _benchmark_stays_within_the_profile(self) -> Self:
-        sizes = self.build.profile.batch
-        if outside := [str(batch) for batch in self.benchmark.batches if batch not in sizes]:
-            raise ValueError(
-                f"benchmark.batches: {', '.join(outside)} lies outside build.profile.batch {sizes}; "
+        if outside := [str(batch) for batch in self.benchmark.batches if batch not in accepted.batch]:
+            yield (
+                f"benchmark.batches: {', '.join(outside)} lies outside build.profile.batch {accepted.batch}; "
                 "widen the profile or drop the batch size"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _profiles_are_parts_of_the_profile(self) -> Self:
-        accepted, tuned = self.build.profile, [self.build.profile.at("opt")]
+        tuned = [accepted.at("opt")]
         for number, ranges in enumerate(self.build.profiles):
             place = f"build.profiles.{number}"
             for axis, sizes in ranges.items():
                 if (whole := accepted.ranges.get(axis)) is None:
-                    raise ValueError(f"{place}: build.profile has no {axis}{suggestion(axis, accepted.ranges)}")
-                if sizes.min not in whole or sizes.max not in whole:
-                    raise ValueError(f"{place}.{axis}: {sizes} lies outside build.profile, where it is {whole}")
+                    yield f"{place}: build.profile has no {axis}{suggestion(axis, accepted.ranges)}"
+                elif sizes.min not in whole or sizes.max not in whole:
+                    yield f"{place}.{axis}: {sizes} lies outside build.profile, where it is {whole}"
             if (opt := accepted.narrowed(ranges).at("opt")) in tuned:
-                raise ValueError(
-                    f"{place}: another profile has the same opt, by which calls choose: give each an opt of its own"
-                )
+                yield f"{place}: another profile has the same opt, by which calls choose: give each an opt of its own"
             tuned.append(opt)
-        return self
 
-    @model_validator(mode="after")
-    def _model_and_weights_agree(self) -> Self:
-        """Refuse weights and baselines that the source of the model rules out."""
-        model, source = self.model, self.weights.source
+    def _model_disagrees(self) -> Iterator[str]:
+        """Yield what the source of the model rules out, of weights, baselines and boxes."""
+        model, source, boxes = self.model, self.weights.source, self.model.boxes
         if model.is_onnx and source != "given":
-            raise ValueError(f"weights.source: {model.source} brings its own weights: set it to given, not '{source}'")
+            yield f"weights.source: {model.source} brings its own weights: set it to given, not '{source}'"
         if model.is_onnx and self.benchmark.baselines != (ONNXRUNTIME,):
-            raise ValueError(
-                f"benchmark.baselines: {model.source} has no PyTorch model to race against: set it to [{ONNXRUNTIME}]"
-            )
+            yield f"benchmark.baselines: {model.source} has no PyTorch model to race against: set it to [{ONNXRUNTIME}]"
         if model.is_factory and source == "pretrained":
-            raise ValueError("weights.source: torchvision publishes weights of its own models alone; give a checkpoint")
+            yield "weights.source: torchvision publishes weights of its own models alone; give a checkpoint"
         if model.library == "transformers" and source in ("train", "pretrained"):
-            raise ValueError(
-                f"weights.source: {model.source} has its weights beside it: set it to given, not '{source}'"
-            )
+            yield f"weights.source: {model.source} has its weights beside it: set it to given, not '{source}'"
         if model.library == "timm" and source == "given":
-            raise ValueError("weights.source: timm's models bring no weights; take pretrained, or give a checkpoint")
+            yield "weights.source: timm's models bring no weights; take pretrained, or give a checkpoint"
         if not model.is_onnx and not model.is_factory and model.library is None and source == "given":
-            raise ValueError(f"weights.source: torchvision's {model.source} brings no weights; give a checkpoint")
-        if source == "train":
-            self._require_trainable()
-        return self
-
-    def _require_trainable(self) -> None:
-        if self.task != CLASSIFICATION:
-            raise ValueError(f"weights.source: train teaches classifiers alone, and task is {self.task}; give weights")
-        how, size = self.samples.preprocessing, self.weights.training.size
-        if how is None or how.layout == "nhwc":
-            raise ValueError(
-                "weights.source: train learns from images of samples.preprocessing.layout nchw; give weights"
+            yield f"weights.source: torchvision's {model.source} brings no weights; give a checkpoint"
+        if boxes.chooses_in_graph and self.task != DETECTION:
+            yield f"model.boxes.nms: graph is for task: detection, and task is {self.task}: set outside"
+        if boxes.chooses_in_graph and self.runtime == "tensorrt_rtx" and boxes.form not in OF_QUERIES:
+            yield (
+                "model.boxes.nms: TensorRT for RTX reads NonMaxSuppression and has no kernel for it: set outside, or "
+                "take another runtime"
             )
-        if size > min(how.crop):
-            raise ValueError(
-                f"weights.training.size: {size} is larger than the images, samples.preprocessing.crop {min(how.crop)}"
-            )
-        if self.samples.training == 0:
-            raise ValueError("samples.training: weights.source is 'train', which needs training samples; got 0")
-
-    @model_validator(mode="after")
-    def _texts_fit_the_profile(self) -> Self:
-        """A text has one axis, which a profile may call as it likes. Without it, all texts are padded to one length."""
-        text, axes = self.samples.text, self.build.profile.axes
-        if text is None:
-            return self
-        if len(axes) > 1:
-            raise ValueError(
-                f"build.profile.axes: texts have one axis beside the batch, and here are {', '.join(axes)}"
-            )
-        if text.varies and not axes:
-            lengths = f"min: {text.shortest}, opt: {max(text.shortest, text.longest // 2)}, max: {text.longest}"
-            raise ValueError(
-                f"build.profile.axes: texts are {text.shortest} to {text.longest} tokens long: add "
-                f"sequence: {{{lengths}}}, or "
-                f"set samples.text.multiple_of to {text.longest}, which pads all to one length"
-            )
-        for name, sizes in axes.items():
-            if text.shortest not in sizes or text.longest not in sizes:
-                raise ValueError(
-                    f"build.profile.axes.{name}: is {sizes}, and texts are {text.shortest} to {text.longest} tokens "
-                    "long: samples.text.multiple_of and samples.text.longest"
+        for axis, sizes in self.build.profile.ranges.items():
+            if boxes.chooses_in_graph and axis != "batch" and not sizes.fixed:
+                yield (
+                    f"model.boxes.nms: graph needs the same number of boxes for each image, and build.profile has "
+                    f"{axis} {sizes}: set outside, or one size"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _images_fit_the_profile(self) -> Self:
-        how, profile = self.samples.preprocessing, self.build.profile
+    def _samples_disagree(self) -> Iterator[str]:
+        how, text, profile = self.samples.preprocessing, self.samples.text, self.build.profile
+        if self.weights.source == "train":
+            size = self.weights.training.size
+            if self.task != CLASSIFICATION:
+                yield f"weights.source: train teaches classifiers alone, and task is {self.task}; give weights"
+            elif how is None or how.layout == "nhwc":
+                yield "weights.source: train learns from images of samples.preprocessing.layout nchw; give weights"
+            elif size > min(how.crop):
+                crop = min(how.crop)
+                yield f"weights.training.size: {size} is larger than the images, samples.preprocessing.crop {crop}"
+            if self.samples.training == 0:
+                yield "samples.training: weights.source is 'train', which needs training samples; got 0"
+        if text:  # it has one axis, which a profile may call as it likes; without it, all are padded to one length
+            if len(profile.axes) > 1:
+                named = ", ".join(profile.axes)
+                yield f"build.profile.axes: texts have one axis beside the batch, and here are {named}"
+            lengths = f"texts are {text.shortest} to {text.longest} tokens long"
+            if text.varies and not profile.axes:
+                opt = max(text.shortest, text.longest // 2)
+                yield (
+                    f"build.profile.axes: {lengths}: add sequence: {{min: {text.shortest}, opt: {opt}, max: "
+                    f"{text.longest}}}, or set samples.text.multiple_of to {text.longest}, which pads all to one length"
+                )
+            for name, sizes in profile.axes.items():
+                if text.shortest not in sizes or text.longest not in sizes:
+                    yield (
+                        f"build.profile.axes.{name}: is {sizes}, and {lengths}: samples.text.multiple_of and "
+                        "samples.text.longest"
+                    )
         for index, axis in enumerate(("height", "width")):
-            sizes = profile.ranges.get(axis)
-            if sizes and how is None:
-                raise ValueError(
-                    f"build.profile.{axis}: only images of samples.preprocessing have one, arrays build.profile.axes"
+            if (sizes := profile.ranges.get(axis)) is None:
+                continue
+            if how is None:
+                yield f"build.profile.{axis}: only images of samples.preprocessing have one, arrays build.profile.axes"
+            elif how.crop[index] not in sizes:
+                yield (
+                    f"build.profile.{axis}: the images of samples.preprocessing.crop, {how.crop[index]}, are not "
+                    f"within {sizes}"
                 )
-            if sizes and how and how.crop[index] not in sizes:
-                raise ValueError(
-                    f"build.profile.{axis}: the images of samples.preprocessing.crop, {how.crop[index]}, "
-                    f"are not within {sizes}"
-                )
-        return self
 
 
 def all_defaults() -> dict[str, Any]:

@@ -321,29 +321,7 @@ class ClusterParams(Section):
 
 YEAR = 31_536_000.0  # of seconds; the kernel's clocks do not count without end
 Seconds = Annotated[float, Field(gt=0, le=YEAR)] | None
-
-
-class TimeoutParams(Section):
-    """How long stages may take. No stage lists it in dvc.yaml: it changes no result."""
-
-    samples: Seconds = None
-    weights: Seconds = None
-    export: Seconds = None
-    simplify: Seconds = None
-    reference: Seconds = None
-    calibrate: Seconds = None
-    rescue: Seconds = None
-    search: Seconds = None
-    mix: Seconds = None
-    convert: Seconds = None
-    build: Seconds = None
-    validate_: Seconds = Field(default=None, alias="validate")  # pydantic's models have a method of that name
-    benchmark: Seconds = None
-    race: Seconds = None
-    trace: Seconds = None
-    report: Seconds = None
-
-    def of(self, stage: str) -> float | None:
-        """Return the seconds of a stage, or None without a limit."""
-        seconds: float | None = self.model_dump(by_alias=True).get(stage)
-        return seconds
+TimedStage = Literal[
+    "samples", "weights", "export", "simplify", "reference", "calibrate", "rescue", "search", "mix", "convert", "build",
+    "validate", "benchmark", "race", "trace", "report",
+]  # fmt: skip
