@@ -1,7 +1,10 @@
 """Write parameters.md: all parameters of params.yaml, from the code. Run `python docs/parameters.py` after a change."""
 
+import ast
+import inspect
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -34,7 +37,7 @@ PRECISIONS = """\
 
 def document() -> str:
     parts, single = [START], list[str]()
-    for name, field in Params.model_fields.items():
+    for name, field in parameters_of(Params):
         if name == "precisions":
             parts.append(precisions(field))
         elif kind := section_of(field):
@@ -46,12 +49,26 @@ def document() -> str:
     return "\n".join([parts[0], f"{HEAD}{''.join(single)}", *parts[1:]])
 
 
+def parameters_of(kind: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield each parameter of a section, described by the text that stands below it in the code."""
+    texts = {}
+    for each in kind.__mro__[: kind.__mro__.index(Section)]:  # one section may be a kind of another
+        (body,) = ast.parse(inspect.getsource(each)).body
+        for node, below in pairwise(body.body if isinstance(body, ast.ClassDef) else ()):
+            match node, below:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    texts[name] = " ".join(text.split())
+    for name, field in kind.model_fields.items():
+        field.description = texts[name]
+        yield name, field
+
+
 HEAD = "| parameter | default | what it is |\n|---|---|---|\n"
 
 
 def table(kind: type[Section], place: str, section: Any = None) -> Iterator[str]:
     """Yield a row for each parameter. `section` has the defaults, if it is one by default."""
-    for name, field in kind.model_fields.items():
+    for name, field in parameters_of(kind):
         inner, key = section_of(field), f"{place}{field.alias or name}"
         default = getattr(section, name) if isinstance(section, Section) else field.default
         if not inner or not isinstance(default, Section):

@@ -51,48 +51,43 @@ from enginewright.core.text import suggestion
 class Params(Section):
     """All parameters. Each has a default, which counts where params.yaml leaves it out."""
 
-    runtime: Literal["auto", RuntimeName] = Field(
-        default="auto",
-        description="what executes the engines: tensorrt, tensorrt_rtx (TensorRT for RTX, builds without a GPU), "
-        "onnxruntime or openvino. auto takes TensorRT where it and an NVIDIA GPU are, else ONNX Runtime's CUDA "
-        "provider; without a GPU, OpenVINO",
-    )
-    task: str = Field(
-        default=CLASSIFICATION,
-        description="what the outputs mean, and so which metric counts: classification, detection, segmentation, "
-        "embedding, regression or ranking, or package.module:Task of your own, see docs/tasks.md",
-    )
-    samples: SamplesParams = Field(
-        default=SamplesParams(), description="what engines are calibrated with and judged on"
-    )
-    model: ModelParams = Field(default=ModelParams(), description="the network")
-    weights: WeightsParams = Field(default=WeightsParams(), description="its weights")
-    export: ExportParams = Field(default=ExportParams(), description="how it becomes an ONNX graph")
-    calibration: CalibrationParams = Field(default=CalibrationParams(), description="how quantization ranges are found")
-    search: dict[PrecisionName, SearchParams] = Field(
-        default={},
-        description="by precision: the layers that must stay in floating point, for it to keep its thresholds",
-    )
-    mix: dict[PrecisionName, MixParams] = Field(
-        default={}, description="for the precision best, see docs/precisions.md"
-    )
-    precisions: dict[PrecisionName, PrecisionParams] = Field(
-        min_length=1, description="the precisions to make; without any, fp32, fp16, bf16 and int8"
-    )
-    build: BuildParams = Field(default=BuildParams(), description="how engines are compiled")
-    inference: InferenceParams = Field(default=InferenceParams(), description="how engines run")
-    validation: ValidationParams = Field(default=ValidationParams(), description="how engines are judged")
-    benchmark: BenchmarkParams = Field(default=BenchmarkParams(), description="how engines are timed")
-    cluster: ClusterParams = Field(
-        default=ClusterParams(),
-        description="where samples, reference, calibrate, rescue, search and validate are spread over other machines, "
-        "see docs/scale.md. Results differ by no more than rounding: a change runs the report and the gate alone",
-    )
-    timeouts: dict[TimedStage, Seconds] = Field(
-        default={},
-        description="seconds that a stage may take before it is ended, such as {export: 600, search: 3600}, for each "
-        "precision. What is not named takes as long as it takes. No result depends on it",
-    )
+    runtime: Literal["auto", RuntimeName] = "auto"
+    """what executes the engines: tensorrt, tensorrt_rtx (TensorRT for RTX, builds without a GPU), onnxruntime or
+    openvino. auto takes TensorRT where it and an NVIDIA GPU are, else ONNX Runtime's CUDA provider; without a GPU,
+    OpenVINO"""
+    task: str = CLASSIFICATION
+    """what the outputs mean, and so which metric counts: classification, detection, segmentation, embedding, regression
+    or ranking, or package.module:Task of your own, see docs/tasks.md"""
+    samples: SamplesParams = SamplesParams()
+    """what engines are calibrated with and judged on"""
+    model: ModelParams = ModelParams()
+    """the network"""
+    weights: WeightsParams = WeightsParams()
+    """its weights"""
+    export: ExportParams = ExportParams()
+    """how it becomes an ONNX graph"""
+    calibration: CalibrationParams = CalibrationParams()
+    """how quantization ranges are found"""
+    search: dict[PrecisionName, SearchParams] = Field(default={})
+    """by precision: the layers that must stay in floating point, for it to keep its thresholds"""
+    mix: dict[PrecisionName, MixParams] = Field(default={})
+    """for the precision best, see docs/precisions.md"""
+    precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
+    """the precisions to make; without any, fp32, fp16, bf16 and int8"""
+    build: BuildParams = BuildParams()
+    """how engines are compiled"""
+    inference: InferenceParams = InferenceParams()
+    """how engines run"""
+    validation: ValidationParams = ValidationParams()
+    """how engines are judged"""
+    benchmark: BenchmarkParams = BenchmarkParams()
+    """how engines are timed"""
+    cluster: ClusterParams = ClusterParams()
+    """where samples, reference, calibrate, rescue, search and validate are spread over other machines, see
+    docs/scale.md. Results differ by no more than rounding: a change runs the report and the gate alone"""
+    timeouts: dict[TimedStage, Seconds] = Field(default={})
+    """seconds that a stage may take before it is ended, such as {export: 600, search: 3600}, for each precision. What
+    is not named takes as long as it takes. No result depends on it"""
 
     @classmethod
     def read(cls, file: Path = PARAMS_FILE) -> Self:

@@ -20,9 +20,12 @@ ENDS: tuple[Bound, ...] = ("min", "max")
 class Range(Section):
     """The sizes of one axis that an engine accepts, and the size that it is tuned for."""
 
-    min: int = Field(ge=1, description="the smallest size")
-    opt: int = Field(ge=1, description="the size tuned for")
-    max: int = Field(ge=1, le=65536, description="the largest; a size is fixed if all three are alike")
+    min: int = Field(ge=1)
+    """the smallest size"""
+    opt: int = Field(ge=1)
+    """the size tuned for"""
+    max: int = Field(ge=1, le=65536)
+    """the largest; a size is fixed if all three are alike"""
 
     @property
     def fixed(self) -> bool:
@@ -48,12 +51,10 @@ class Axis(Range):
     """The sizes of an axis that the user names, and where it is: its number in each input that has it, and its place
     among the values of inputs that hold sizes."""
 
-    inputs: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
-        default=None, min_length=1, description="its number in each input that has it; null: 1 in each"
-    )
-    values: dict[str, Annotated[int, Field(ge=0)]] = Field(
-        default={}, description="its place among the values of inputs that hold sizes"
-    )
+    inputs: dict[str, Annotated[int, Field(ge=1)]] | None = Field(default=None, min_length=1)
+    """its number in each input that has it; null: 1 in each"""
+    values: dict[str, Annotated[int, Field(ge=0)]] = Field(default={})
+    """its place among the values of inputs that hold sizes"""
 
     def numbers(self, inputs: Iterable[str]) -> dict[str, int]:
         """Return its number by input. If the user says nothing, it is the first after the batch in each input."""
@@ -63,17 +64,15 @@ class Axis(Range):
 class Profile(Section):
     """The sizes that may vary from call to call: the batch, the height and width of images, and axes of the user's."""
 
-    batch: Range = Field(default=Range(min=1, opt=8, max=16), description="how many samples a call takes")
-    height: Range | None = Field(
-        default=None,
-        description="of images, such as {min: 64, opt: 64, max: 128}; null: as samples.preprocessing crops them",
-    )
-    width: Range | None = Field(default=None, description="likewise")
-    axes: dict[str, Axis] = Field(
-        default={},
-        description="more axes, by your own names: {length: {min: 8, opt: 64, max: 256}} is the first after the batch "
-        "in each input; with inputs: {ids: 1, mask: 2}, those of these inputs",
-    )
+    batch: Range = Range(min=1, opt=8, max=16)
+    """how many samples a call takes"""
+    height: Range | None = None
+    """of images, such as {min: 64, opt: 64, max: 128}; null: as samples.preprocessing crops them"""
+    width: Range | None = None
+    """likewise"""
+    axes: dict[str, Axis] = Field(default={})
+    """more axes, by your own names: {length: {min: 8, opt: 64, max: 256}} is the first after the batch in each input;
+    with inputs: {ids: 1, mask: 2}, those of these inputs"""
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -114,58 +113,32 @@ class Profile(Section):
 
 
 class TensorRTParams(Section):
-    workspace_mb: int | None = Field(
-        default=None, ge=1, le=1 << 20, description="the most scratch memory that a kernel may take; null: no limit"
-    )
-    optimization_level: int = Field(
-        default=3, ge=0, le=5, description="from 0, which builds fastest, to 5, which searches longest"
-    )
-    avg_timing_iterations: int = Field(
-        default=8,
-        ge=1,
-        le=1000,
-        description="how often a kernel is timed before one is chosen; TensorRT's own default is 1",
-    )
-    tiling_optimization_level: TilingLevel = Field(
-        default="none", description="fit layers into the GPU's cache; builds longer"
-    )
-    max_aux_streams: int | None = Field(
-        default=None,
-        ge=0,
-        le=64,
-        description="how many more streams may run layers side by side; 0: none; null: as TensorRT decides",
-    )
-    timing_cache: bool = Field(
-        default=True,
-        description="keep kernel timings for later builds, by GPU, driver and TensorRT, in the user's cache",
-    )
-    hardware_compatibility: HardwareCompatibility = Field(
-        default="none", description="ampere_plus: runs on more GPUs, slower"
-    )
-    version_compatible: bool = Field(
-        default=False, description="whether later versions can run it: of the same major TensorRT, or 11 that of 10"
-    )
-    compute_capabilities: tuple[ComputeCapability, ...] = Field(
-        default=("8.6", "8.9", "12.0"),
-        min_length=1,
-        description="the GPUs that engines of TensorRT for RTX are for: 30, 40, 50 series",
-    )
-    plugins: tuple[str, ...] = Field(
-        default=(),
-        description="libraries of your plugins, data/plugins/FILE.so, in the order in which they are loaded",
-    )
-    weights: WeightsPlace = Field(
-        default="inside",
-        description="stripped: an engine without weights, which takes them from its ONNX file when it is opened",
-    )
-    refit: bool = Field(
-        default=False,
-        description="true: `enginewright refit` can put other weights into the engine, which may then be slower",
-    )
-    streaming: bool = Field(
-        default=False,
-        description="true: some weights may stay in the host's memory, for models larger than the GPU's",
-    )
+    workspace_mb: int | None = Field(default=None, ge=1, le=1 << 20)
+    """the most scratch memory that a kernel may take; null: no limit"""
+    optimization_level: int = Field(default=3, ge=0, le=5)
+    """from 0, which builds fastest, to 5, which searches longest"""
+    avg_timing_iterations: int = Field(default=8, ge=1, le=1000)
+    """how often a kernel is timed before one is chosen; TensorRT's own default is 1"""
+    tiling_optimization_level: TilingLevel = "none"
+    """fit layers into the GPU's cache; builds longer"""
+    max_aux_streams: int | None = Field(default=None, ge=0, le=64)
+    """how many more streams may run layers side by side; 0: none; null: as TensorRT decides"""
+    timing_cache: bool = True
+    """keep kernel timings for later builds, by GPU, driver and TensorRT, in the user's cache"""
+    hardware_compatibility: HardwareCompatibility = "none"
+    """ampere_plus: runs on more GPUs, slower"""
+    version_compatible: bool = False
+    """whether later versions can run it: of the same major TensorRT, or 11 that of 10"""
+    compute_capabilities: tuple[ComputeCapability, ...] = Field(default=("8.6", "8.9", "12.0"), min_length=1)
+    """the GPUs that engines of TensorRT for RTX are for: 30, 40, 50 series"""
+    plugins: tuple[str, ...] = ()
+    """libraries of your plugins, data/plugins/FILE.so, in the order in which they are loaded"""
+    weights: WeightsPlace = "inside"
+    """stripped: an engine without weights, which takes them from its ONNX file when it is opened"""
+    refit: bool = False
+    """true: `enginewright refit` can put other weights into the engine, which may then be slower"""
+    streaming: bool = False
+    """true: some weights may stay in the host's memory, for models larger than the GPU's"""
 
     @property
     def is_stripped(self) -> bool:
@@ -187,17 +160,15 @@ class TensorRTParams(Section):
 
 
 class BuildParams(Section):
-    profile: Profile = Field(default=Profile(), description="the sizes that an engine accepts")
-    profiles: tuple[dict[str, Range], ...] = Field(  # by axis; an axis without an entry is as in `profile`
-        default=(),
-        description="parts of profile that TensorRT also tunes kernels for, such as {batch: {min: 1, opt: 1, max: 1}}; "
-        "each call takes the one that contains its sizes and whose opt is nearest",
-    )
-    tf32: bool = Field(
-        default=True,
-        description="on a GPU: multiply float32 with 11 bits of mantissa, several times as fast; also for PyTorch",
-    )
-    tensorrt: TensorRTParams = Field(default=TensorRTParams(), description="options that only TensorRT has")
+    profile: Profile = Profile()
+    """the sizes that an engine accepts"""
+    profiles: tuple[dict[str, Range], ...] = ()  # by axis; an axis without an entry is as in `profile`
+    """parts of profile that TensorRT also tunes kernels for, such as {batch: {min: 1, opt: 1, max: 1}}; each call takes
+    the one that contains its sizes and whose opt is nearest"""
+    tf32: bool = True
+    """on a GPU: multiply float32 with 11 bits of mantissa, several times as fast; also for PyTorch"""
+    tensorrt: TensorRTParams = TensorRTParams()
+    """options that only TensorRT has"""
 
     @property
     def all_profiles(self) -> tuple[Profile, ...]:
@@ -215,21 +186,15 @@ WeightsOnGPU = Words | int  # a number is of megabytes
 
 
 class InferenceParams(Section):
-    threads: int = Field(
-        default=0, ge=0, description="CPU threads for each contender; 0: one per core that may be used"
-    )
-    cuda_graph: bool = Field(
-        default=True, description="on a GPU: capture the work of each shape once, then launch it as one"
-    )
-    weights_on_gpu_mb: WeightsOnGPU = Field(
-        default="auto",
-        description="of an engine with build.tensorrt.streaming: how many megabytes of its weights stay on the GPU: a "
-        "number, all, or auto, which is what its free memory holds",
-    )
-    share_scratch: bool = Field(
-        default=False,
-        description="of TensorRT: true: requests take turns in one scratch memory; less memory, lower throughput",
-    )
+    threads: int = Field(default=0, ge=0)
+    """CPU threads for each contender; 0: one per core that may be used"""
+    cuda_graph: bool = True
+    """on a GPU: capture the work of each shape once, then launch it as one"""
+    weights_on_gpu_mb: WeightsOnGPU = "auto"
+    """of an engine with build.tensorrt.streaming: how many megabytes of its weights stay on the GPU: a number, all, or
+    auto, which is what its free memory holds"""
+    share_scratch: bool = False
+    """of TensorRT: true: requests take turns in one scratch memory; less memory, lower throughput"""
 
     @field_validator("weights_on_gpu_mb", mode="before")
     @classmethod
@@ -265,58 +230,41 @@ Baseline = Annotated[str, AfterValidator(_possible_baseline)]
 
 
 class BenchmarkParams(Section):
-    batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(1, 4, 8, 16), min_length=1, description="within build.profile"
-    )
-    seconds: float = Field(
-        default=1.5,
-        gt=0,
-        description="per contender and batch size; up to twice as long while others slow the machine down, and long "
-        "enough for six rounds where calls are slow",
-    )
-    baselines: tuple[Baseline, ...] = Field(
-        default=(EAGER,),
-        min_length=1,
-        description="PyTorch as people use it: eager, compile, max_autotune or cuda_graph (GPU), each also in "
-        "channels_last (its faster memory layout), fp16 or bf16, such as eager+channels_last+fp16; torch_tensorrt "
-        "(GPU), which is torch.compile with TensorRT; or onnxruntime, which runs the float32 graph",
-    )
-    requests: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(
-        default=(1, 2), min_length=1, description="throughput: how many requests are in flight at once"
-    )
-    confidence: float = Field(default=0.95, gt=0.5, lt=1, description="of the intervals around ratios")
-    seed: int = Field(default=0, ge=0, description="of the order of contenders and of the bootstrap")
+    batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 4, 8, 16), min_length=1)
+    """within build.profile"""
+    seconds: float = Field(default=1.5, gt=0)
+    """per contender and batch size; up to twice as long while others slow the machine down, and long enough for six
+    rounds where calls are slow"""
+    baselines: tuple[Baseline, ...] = Field(default=(EAGER,), min_length=1)
+    """PyTorch as people use it: eager, compile, max_autotune or cuda_graph (GPU), each also in channels_last (its
+    faster memory layout), fp16 or bf16, such as eager+channels_last+fp16; torch_tensorrt (GPU), which is torch.compile
+    with TensorRT; or onnxruntime, which runs the float32 graph"""
+    requests: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(default=(1, 2), min_length=1)
+    """throughput: how many requests are in flight at once"""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """of the intervals around ratios"""
+    seed: int = Field(default=0, ge=0)
+    """of the order of contenders and of the bootstrap"""
 
 
 class ValidationParams(Section):
-    spot_samples: int = Field(
-        default=64,
-        ge=1,
-        description="images that are run again at batch 1, at the largest batch and at an odd one between",
-    )
-    must_be_sure: bool = Field(
-        default=False, description="true: fail, too, where images are too few to tell, which is neither kept nor broken"
-    )
-    must_know: bool = Field(
-        default=True,
-        description="false: pass, too, where PyTorch itself is no better than if samples got each other's answers",
-    )
+    spot_samples: int = Field(default=64, ge=1)
+    """images that are run again at batch 1, at the largest batch and at an odd one between"""
+    must_be_sure: bool = False
+    """true: fail, too, where images are too few to tell, which is neither kept nor broken"""
+    must_know: bool = True
+    """false: pass, too, where PyTorch itself is no better than if samples got each other's answers"""
 
 
 class ClusterParams(Section):
     """Where stages spread their work. No stage lists it in dvc.yaml: results differ by no more than rounding."""
 
-    address: str | None = Field(
-        default=None, description="HOST:PORT of the head of a Ray cluster, or auto; null: this machine alone"
-    )
-    resource: str | None = Field(
-        default=None, description="use only the nodes that have this resource of Ray's; null: all"
-    )
-    cores: int = Field(
-        default=1,
-        ge=1,
-        description="of each task: more where a model takes much memory; sums may then differ in their last bits",
-    )
+    address: str | None = None
+    """HOST:PORT of the head of a Ray cluster, or auto; null: this machine alone"""
+    resource: str | None = None
+    """use only the nodes that have this resource of Ray's; null: all"""
+    cores: int = Field(default=1, ge=1)
+    """of each task: more where a model takes much memory; sums may then differ in their last bits"""
 
 
 YEAR = 31_536_000.0  # of seconds; the kernel's clocks do not count without end

@@ -18,22 +18,21 @@ CHOSEN_OUTPUTS = ("boxes", "scores", "classes", "count")  # of an engine that ch
 
 
 class BoxesParams(Section):
-    form: Literal["auto"] | Form = Field(default="auto", description="auto: found by shape and name")
-    unit: Literal["auto", "pixels", "shares"] = Field(
-        default="auto",
-        description="pixels of the input, or shares of its height and width; auto: shares for detr and rtdetr",
-    )
-    score: float = Field(default=0.05, ge=0, lt=1, description="boxes with less are dropped")
-    iou: Share = Field(default=0.5, description="of two boxes of a class that overlap by more, the better one is kept")
-    most: int = Field(default=100, ge=1, le=1000, description="boxes in an image, the best ones; COCO's mAP counts 100")
-    nms: Literal["outside", "graph"] = Field(
-        default="outside",
-        description="what chooses among boxes: the code after the engine, or the engine itself, which then returns "
-        "boxes, scores and classes of fixed size, and their count",
-    )
-    sure: float = Field(
-        default=0.3, ge=0, lt=1, description="from this score on boxes are shown, and compared with PyTorch's"
-    )
+    form: Literal["auto"] | Form = "auto"
+    """auto: found by shape and name"""
+    unit: Literal["auto", "pixels", "shares"] = "auto"
+    """pixels of the input, or shares of its height and width; auto: shares for detr and rtdetr"""
+    score: float = Field(default=0.05, ge=0, lt=1)
+    """boxes with less are dropped"""
+    iou: Share = 0.5
+    """of two boxes of a class that overlap by more, the better one is kept"""
+    most: int = Field(default=100, ge=1, le=1000)
+    """boxes in an image, the best ones; COCO's mAP counts 100"""
+    nms: Literal["outside", "graph"] = "outside"
+    """what chooses among boxes: the code after the engine, or the engine itself, which then returns boxes, scores and
+    classes of fixed size, and their count"""
+    sure: float = Field(default=0.3, ge=0, lt=1)
+    """from this score on boxes are shown, and compared with PyTorch's"""
 
     @model_validator(mode="after")
     def _chooses_once(self) -> Self:
@@ -64,21 +63,16 @@ class ModelParams(Section):
     """The model: torchvision's or timm's by its name, a folder that transformers reads, the user's own
     `package.module:factory`, or an ONNX file in data/models."""
 
-    source: str = Field(
-        default="resnet18",
-        description="any torchvision classifier or segmenter, timm:NAME, transformers:data/models/FOLDER, "
-        "package.module:factory, or data/models/FILE.onnx",
-    )
-    arguments: dict[str, Any] = Field(default={}, description="of the factory, or of torchvision's")
-    scores: str | None = Field(
-        default=None,
-        min_length=1,
-        description="the name of the output that the task reads, with a score per class; null: found by shape; none: "
-        "there is none, and only errors and cosine are judged",
-    )
-    boxes: BoxesParams = Field(
-        default=BoxesParams(), description="how the outputs of a detector become boxes, see docs/tasks.md"
-    )
+    source: str = "resnet18"
+    """any torchvision classifier or segmenter, timm:NAME, transformers:data/models/FOLDER, package.module:factory, or
+    data/models/FILE.onnx"""
+    arguments: dict[str, Any] = Field(default={})
+    """of the factory, or of torchvision's"""
+    scores: str | None = Field(default=None, min_length=1)
+    """the name of the output that the task reads, with a score per class; null: found by shape; none: there is none,
+    and only errors and cosine are judged"""
+    boxes: BoxesParams = BoxesParams()
+    """how the outputs of a detector become boxes, see docs/tasks.md"""
 
     @field_validator("arguments")
     @classmethod
@@ -133,31 +127,26 @@ class ModelParams(Section):
 
 
 class TrainingParams(Section):
-    size: int = Field(
-        default=64,
-        ge=1,
-        description="train on images of this size; statistics and the last layer are fitted once more at crop",
-    )
-    epochs: int = Field(
-        default=4,
-        ge=0,
-        description="0 fits only BatchNorm's statistics and the last layer, for models too large to train here",
-    )
-    batch: int = Field(default=32, ge=2, description="images per step")
-    learning_rate: float = Field(default=0.003, gt=0, description="the highest one")
-    seed: int = Field(default=0, ge=0, description="of the training")
-    device: Literal["cpu", "cuda"] = Field(
-        default="cpu", description="cuda is many times as fast, but the weights differ from run to run"
-    )
+    size: int = Field(default=64, ge=1)
+    """train on images of this size; statistics and the last layer are fitted once more at crop"""
+    epochs: int = Field(default=4, ge=0)
+    """0 fits only BatchNorm's statistics and the last layer, for models too large to train here"""
+    batch: int = Field(default=32, ge=2)
+    """images per step"""
+    learning_rate: float = Field(default=0.003, gt=0)
+    """the highest one"""
+    seed: int = Field(default=0, ge=0)
+    """of the training"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """cuda is many times as fast, but the weights differ from run to run"""
 
 
 class WeightsParams(Section):
-    source: str = Field(
-        default="train",
-        description="train, pretrained (downloaded from torchvision), a checkpoint data/weights/FILE, or given: the "
-        "weights that a factory or an ONNX file has",
-    )
-    training: TrainingParams = Field(default=TrainingParams(), description="for train")
+    source: str = "train"
+    """train, pretrained (downloaded from torchvision), a checkpoint data/weights/FILE, or given: the weights that a
+    factory or an ONNX file has"""
+    training: TrainingParams = TrainingParams()
+    """for train"""
 
 
 OPSETS = range(18, 25)
@@ -173,4 +162,5 @@ def _possible_opset(given: Any) -> Any:
 
 
 class ExportParams(Section):
-    opset: Annotated[int, BeforeValidator(_possible_opset)] = Field(default=20, description="of ONNX, 18 to 24")
+    opset: Annotated[int, BeforeValidator(_possible_opset)] = 20
+    """of ONNX, 18 to 24"""

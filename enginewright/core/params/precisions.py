@@ -38,13 +38,13 @@ def _rescues_exist(given: object) -> object:
 class Keep(Section):
     """The nodes that stay in high precision, by operator type or by regular expression."""
 
-    op_types: tuple[str, ...] = Field(default=(), description="operator types that stay in high precision")
-    nodes: tuple[str, ...] = Field(default=(), description="names of nodes that do, as regular expressions")
-    rest: Literal["auto", Rest] = Field(
-        default="fp32",
-        description="what is not quantized: fp16, fp32, or auto, which is fp16 for TensorRT, where float32 is slow, "
-        "and fp32 elsewhere",
-    )
+    op_types: tuple[str, ...] = ()
+    """operator types that stay in high precision"""
+    nodes: tuple[str, ...] = ()
+    """names of nodes that do, as regular expressions"""
+    rest: Literal["auto", Rest] = "fp32"
+    """what is not quantized: fp16, fp32, or auto, which is fp16 for TensorRT, where float32 is slow, and fp32
+    elsewhere"""
 
     @model_validator(mode="after")
     def _patterns_are_valid(self) -> Self:
@@ -60,36 +60,40 @@ class Thresholds(Section):
     """The limits of errors, and of what the task measures. Both of the latter are shares, whatever the task, so that
     another task needs no other names."""
 
-    cosine: float = Field(ge=-1, le=1, description="of the outputs and PyTorch's, at least")
-    relative_error: float = Field(gt=0, description="of the outputs, at most")
-    agreement: Share = Field(description="the share of samples with PyTorch's answer, at least")
-    metric_drop: float = Field(ge=-1, le=1, description="what the metric may lose, at most")
+    cosine: float = Field(ge=-1, le=1)
+    """of the outputs and PyTorch's, at least"""
+    relative_error: float = Field(gt=0)
+    """of the outputs, at most"""
+    agreement: Share
+    """the share of samples with PyTorch's answer, at least"""
+    metric_drop: float = Field(ge=-1, le=1)
+    """what the metric may lose, at most"""
 
 
 class MustPay(Section):
     """The speed that a precision must reach, beside that of another, at the batch size that engines are tuned for."""
 
-    over: PrecisionName = Field(description="the other precision")
-    times: float = Field(gt=0, description="as fast, at least")
+    over: PrecisionName
+    """the other precision"""
+    times: float = Field(gt=0)
+    """as fast, at least"""
 
 
 class PrecisionParams(Section):
     """A precision. What is not given is as DEFAULTS has it for the precision, and not here: it has no name here."""
 
-    made_from: Literal["simplified", "calibrated", "searched", "mixed"] = Field(
-        alias="from", description="the graph that it starts from"
-    )
-    keep: Keep = Field(default=Keep(), description="what stays in high precision")
-    thresholds: Thresholds = Field(description="against PyTorch over the validation set")
-    must_pay: MustPay | None = Field(
-        default=None, description="null, or {over: bf16, times: 1.1}: fail unless it is 1.1 times as fast as bf16"
-    )
-    rescue: Annotated[Rescues, BeforeValidator(_rescues_exist)] = Field(
-        default="none",
-        description="what makes it closer before a search: none, auto, or a list of equalize (scale channels alike), "
-        "round (round weights to what the outputs need) and spare (leave the last layers in floating point, if that "
-        "takes no time); kept where it helps",
-    )
+    made_from: Literal["simplified", "calibrated", "searched", "mixed"] = Field(alias="from")
+    """the graph that it starts from"""
+    keep: Keep = Keep()
+    """what stays in high precision"""
+    thresholds: Thresholds
+    """against PyTorch over the validation set"""
+    must_pay: MustPay | None = None
+    """null, or {over: bf16, times: 1.1}: fail unless it is 1.1 times as fast as bf16"""
+    rescue: Annotated[Rescues, BeforeValidator(_rescues_exist)] = "none"
+    """what makes it closer before a search: none, auto, or a list of equalize (scale channels alike), round (round
+    weights to what the outputs need) and spare (leave the last layers in floating point, if that takes no time); kept
+    where it helps"""
 
     @property
     def is_searched(self) -> bool:
@@ -210,48 +214,33 @@ METHODS: tuple[str, ...] = tuple(method for method in get_args(Method) if method
 
 
 class CalibrationParams(Section):
-    method: Method = Field(
-        default="auto",
-        description="how the range of each tensor is chosen: max, typical (the max of nine in ten samples), "
-        "percentile, entropy (least KL divergence), mse (least squared error), or auto: for each tensor the one of "
-        "these that costs the outputs least",
-    )
-    percentile: float = Field(
-        default=99.99,
-        gt=50,
-        le=100,
-        description="for percentile: the share of activations, in percent, that is not clipped",
-    )
-    bins: int = Field(
-        default=2048,
-        ge=2048,
-        le=65536,
-        description="histogram bins that a threshold is chosen from; with only 128, entropy degenerates to max",
-    )
-    batch: int = Field(
-        default=8, ge=1, description="images per step, or fewer where their activations take more than 1 GiB"
-    )
-    file: str | None = Field(
-        default=None, description="a TensorRT calibration cache data/calibration/FILE to use instead of measuring"
-    )
+    method: Method = "auto"
+    """how the range of each tensor is chosen: max, typical (the max of nine in ten samples), percentile, entropy (least
+    KL divergence), mse (least squared error), or auto: for each tensor the one of these that costs the outputs least"""
+    percentile: float = Field(default=99.99, gt=50, le=100)
+    """for percentile: the share of activations, in percent, that is not clipped"""
+    bins: int = Field(default=2048, ge=2048, le=65536)
+    """histogram bins that a threshold is chosen from; with only 128, entropy degenerates to max"""
+    batch: int = Field(default=8, ge=1)
+    """images per step, or fewer where their activations take more than 1 GiB"""
+    file: str | None = None
+    """a TensorRT calibration cache data/calibration/FILE to use instead of measuring"""
 
 
 class SearchParams(Section):
     """The time to look for the layers that a precision must leave in floating point."""
 
-    seconds: float = Field(default=600.0, gt=0, description="to measure layers in; the next run goes on from there")
+    seconds: float = Field(default=600.0, gt=0)
+    """to measure layers in; the next run goes on from there"""
 
 
 class MixParams(Section):
     """Say which precision is mixed with int8, and how candidates are raced."""
 
-    floating: Literal["fp32", "fp16", "bf16"] = Field(
-        default="fp32",
-        description="int8 is mixed with this, the fastest that your machine executes; on a CPU fp32 takes part, too",
-    )
-    seconds: float = Field(default=1.5, gt=0, description="to race each candidate for")
-    traces: str | None = Field(
-        default=None,
-        description="a folder data/traces/NAME with reports/trace of a target, to choose by layer times there; null: "
-        "of this machine, and only what is faster in a race is taken",
-    )
+    floating: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """int8 is mixed with this, the fastest that your machine executes; on a CPU fp32 takes part, too"""
+    seconds: float = Field(default=1.5, gt=0)
+    """to race each candidate for"""
+    traces: str | None = None
+    """a folder data/traces/NAME with reports/trace of a target, to choose by layer times there; null: of this machine,
+    and only what is faster in a race is taken"""

@@ -28,25 +28,26 @@ PerChannel = Annotated[tuple[float, ...], Field(min_length=1)]
 class Preprocessing(Section):
     """The way an image becomes a tensor. `mean` and `std` apply after `divide_by` and are in the order of `color`."""
 
-    resize: HeightWidth = Field(default=(64, 64), description="in pixels; for stretch and pad also [height, width]")
-    resize_mode: Literal["shorter_side", "stretch", "pad"] = Field(
-        default="shorter_side",
-        description="scale this side to resize; stretch: both sides; pad: the longer one, fill the rest",
-    )
-    fill: int = Field(default=0, ge=0, le=255, description="what pad fills with")
-    crop: HeightWidth = Field(
-        default=(64, 64), description="the size of the middle that is then kept, in pixels, or [height, width]"
-    )
-    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] = Field(
-        default="bilinear", description="as Pillow does, smoothed where it shrinks"
-    )
-    color: Literal["rgb", "bgr", "grey"] = Field(default="rgb", description="the order of the channels; grey is one")
-    layout: Literal["nchw", "nhwc"] = Field(default="nchw", description="nhwc: channels last")
-    divide_by: float = Field(default=255.0, gt=0, description="brings 0..255 to 0..1; 1 leaves it")
-    mean: PerChannel = Field(
-        default=(0.5, 0.5, 0.5), description="per channel, in the order of color, of values after divide_by"
-    )
-    std: PerChannel = Field(default=(0.5, 0.5, 0.5), description="likewise")
+    resize: HeightWidth = (64, 64)
+    """in pixels; for stretch and pad also [height, width]"""
+    resize_mode: Literal["shorter_side", "stretch", "pad"] = "shorter_side"
+    """scale this side to resize; stretch: both sides; pad: the longer one, fill the rest"""
+    fill: int = Field(default=0, ge=0, le=255)
+    """what pad fills with"""
+    crop: HeightWidth = (64, 64)
+    """the size of the middle that is then kept, in pixels, or [height, width]"""
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+    """as Pillow does, smoothed where it shrinks"""
+    color: Literal["rgb", "bgr", "grey"] = "rgb"
+    """the order of the channels; grey is one"""
+    layout: Literal["nchw", "nhwc"] = "nchw"
+    """nhwc: channels last"""
+    divide_by: float = Field(default=255.0, gt=0)
+    """brings 0..255 to 0..1; 1 leaves it"""
+    mean: PerChannel = (0.5, 0.5, 0.5)
+    """per channel, in the order of color, of values after divide_by"""
+    std: PerChannel = (0.5, 0.5, 0.5)
+    """likewise"""
 
     @property
     def channels(self) -> int:
@@ -86,15 +87,20 @@ class TextPreprocessing(Section):
     """The way a text becomes token ids, and a batch of texts arrays. What a tokenizer's file says of padding and of
     truncation does not count, but for the token that it pads with."""
 
-    tokenizer: str = Field(description="a file data/texts/FILE.json; there is no default")
-    longest: int = Field(default=128, ge=1, le=65536, description="in tokens; what is longer is cut")
-    multiple_of: int = Field(default=8, ge=1, description="lengths are padded to multiples of this")
-    inputs: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
-        default=("input_ids", "attention_mask"), description="the names of what the model takes"
-    )
-    dtype: Literal["int64", "int32"] = Field(default="int64", description="of the inputs")
-    padding: str | None = Field(default=None, min_length=1, description="the token to pad with; null: the tokenizer's")
-    spare_rows: bool = Field(default=False, description="see docs/data.md")
+    tokenizer: str
+    """a file data/texts/FILE.json; there is no default"""
+    longest: int = Field(default=128, ge=1, le=65536)
+    """in tokens; what is longer is cut"""
+    multiple_of: int = Field(default=8, ge=1)
+    """lengths are padded to multiples of this"""
+    inputs: Annotated[tuple[str, ...], Field(min_length=1)] = ("input_ids", "attention_mask")
+    """the names of what the model takes"""
+    dtype: Literal["int64", "int32"] = "int64"
+    """of the inputs"""
+    padding: str | None = Field(default=None, min_length=1)
+    """the token to pad with; null: the tokenizer's"""
+    spare_rows: bool = False
+    """see docs/data.md"""
 
     @property
     def shortest(self) -> int:
@@ -133,39 +139,30 @@ Size = Annotated[int, Field(ge=1)]
 
 
 class SamplesParams(Section):
-    source: str = Field(
-        default="digits",
-        description="scikit-learn's handwritten digits, or your own images, see docs/data.md: data/images/NAME, a "
-        "folder with a folder per class or of images alone; NAME.csv of paths; NAME.npz of pixels",
-    )
-    class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = Field(
-        default=None,
-        description="in the order of the model's outputs: a list, or a file data/images/FILE.txt with a class per "
-        "line; null: the names of folders or labels, in alphabetical order",
-    )
-    ignore: int = Field(
-        default=255, ge=0, le=65535, description="in masks of segmentation: the value of pixels that do not count"
-    )
-    input: str = Field(default="input", min_length=1, description="what the model's input is called")
-    seed: int = Field(default=0, ge=0, description="of the split")
-    validation: int = Field(default=512, ge=1, description="how many images engines are judged on")
-    training: int = Field(
-        default=1000, ge=0, description="how many images weights.source: train learns from; 0 where nothing is trained"
-    )
-    calibration: int = Field(
-        default=256,
-        ge=1,
-        description="how many images quantization ranges are measured on; the three sets are disjoint",
-    )
-    preprocessing: Preprocessing | None = Field(
-        default=Preprocessing(), description="stored with every engine: inference prepares an image exactly like this"
-    )
-    text: TextPreprocessing | None = Field(
-        default=None, description="for texts, see docs/data.md: {tokenizer: data/texts/tokenizer.json, longest: 128}"
-    )
-    values: dict[str, Size | Annotated[tuple[Size, ...], Field(min_length=1)]] = Field(
-        default={}, description="of inputs that hold sizes, and no row for each sample, such as {sizes: [16, 16]}"
-    )
+    source: str = "digits"
+    """scikit-learn's handwritten digits, or your own images, see docs/data.md: data/images/NAME, a folder with a folder
+    per class or of images alone; NAME.csv of paths; NAME.npz of pixels"""
+    class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = None
+    """in the order of the model's outputs: a list, or a file data/images/FILE.txt with a class per line; null: the
+    names of folders or labels, in alphabetical order"""
+    ignore: int = Field(default=255, ge=0, le=65535)
+    """in masks of segmentation: the value of pixels that do not count"""
+    input: str = Field(default="input", min_length=1)
+    """what the model's input is called"""
+    seed: int = Field(default=0, ge=0)
+    """of the split"""
+    validation: int = Field(default=512, ge=1)
+    """how many images engines are judged on"""
+    training: int = Field(default=1000, ge=0)
+    """how many images weights.source: train learns from; 0 where nothing is trained"""
+    calibration: int = Field(default=256, ge=1)
+    """how many images quantization ranges are measured on; the three sets are disjoint"""
+    preprocessing: Preprocessing | None = Preprocessing()
+    """stored with every engine: inference prepares an image exactly like this"""
+    text: TextPreprocessing | None = None
+    """for texts, see docs/data.md: {tokenizer: data/texts/tokenizer.json, longest: 128}"""
+    values: dict[str, Size | Annotated[tuple[Size, ...], Field(min_length=1)]] = Field(default={})
+    """of inputs that hold sizes, and no row for each sample, such as {sizes: [16, 16]}"""
 
     @model_validator(mode="after")
     def _are_of_one_kind(self) -> Self:
