@@ -18,7 +18,7 @@ GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 THROTTLED = {"throttled_usec": 1e6, "throttled_time": 1e9}  # ticks per second, in control groups of version 2 and 1
 STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-WAIT, THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
+THREADS = "OMP_NUM_THREADS"
 
 
 class Usage(NamedTuple):
@@ -28,7 +28,7 @@ class Usage(NamedTuple):
     busy: float
     stolen: float
     own: float
-    throttled: float
+    throttled: float  # while quotas stopped this process and its neighbours in the container
 
     def others_until(self, later: "Usage") -> float:
         """Return how many cores other programs have taken in between."""
@@ -48,7 +48,7 @@ def share_cores() -> None:
 
     Their number does not follow how busy others are: sums, and with them trained weights, would differ in last bits.
     """
-    os.environ.setdefault(WAIT, "passive")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault(THREADS, str(usable_cores()))
 
 
@@ -69,13 +69,8 @@ def read_usage() -> Usage:
         busy=(user + nice + system + interrupts + soft_interrupts) / TICKS_PER_SECOND,
         stolen=stolen / TICKS_PER_SECOND,
         own=time.process_time(),
-        throttled=throttled_seconds(),
+        throttled=sum(map(_throttled, _groups())),
     )
-
-
-def throttled_seconds() -> float:
-    """Return how long quotas have stopped this process and its neighbours in the container, summed over cores."""
-    return sum(map(_throttled, _groups()))
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], cores: int = 0) -> Iterator[Result]:
@@ -99,11 +94,9 @@ def _groups() -> Iterator[Path]:
 
     In a container, the own group is the root.
     """
-    try:
-        lines = OWN_GROUPS.read_text(encoding="utf-8").splitlines()
-    except OSError:  # a kernel without control groups, or a sandbox that hides them
+    if not OWN_GROUPS.is_file():  # a kernel without control groups, or a sandbox that hides them
         return
-    for line in lines:
+    for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
         _, controllers, place = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue

@@ -8,7 +8,6 @@ LONGEST = 1200  # characters of a sentence, which may quote what stands in a fil
 # What the readers of JSON and YAML raise, besides errors of their own, for numbers of a thousand digits, dates that do
 # not exist, keys that are lists, and brackets within brackets within brackets.
 UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
-PROTOBUFS = "Protobuf cannot write a graph, of which it takes 2 GB at most"  # its own error says no more than that
 UNWRITABLE = (EDQUOT, EFBIG, ENOSPC, EROFS)  # of a copy these concern the file that is written, which is named second
 
 
@@ -19,23 +18,21 @@ class EnginewrightError(Exception):
 def sentence_of(error: BaseException) -> str | None:
     """Return what to say of an error that a user can cause, or None for a mistake of ours, whose traceback stays."""
     if isinstance(error, EnginewrightError):
-        return _safe(str(error))
-    if isinstance(error, OSError):
+        sentence = str(error)
+    elif isinstance(error, OSError):
         file = (error.errno in UNWRITABLE and error.filename2) or error.filename or "the operating system"
-        return _safe(f"{file}: {error.strerror or error}")
-    if is_out_of_memory(error):
-        why = str(error) if isinstance(error, MemoryError) else PROTOBUFS
-        return _safe(f"there is not enough memory{f': {why}' if why else ''}")
-    return None
+        sentence = f"{file}: {error.strerror or error}"
+    elif is_out_of_memory(error):
+        protobufs = "Protobuf cannot write a graph, of which it takes 2 GB at most"  # its own error says no more
+        why = str(error) if isinstance(error, MemoryError) else protobufs
+        sentence = f"there is not enough memory{f': {why}' if why else ''}"
+    else:
+        return None
+    if len(sentence) > LONGEST:
+        sentence = f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
+    return printable(sentence)  # what it quotes may control the terminal
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memory did not suffice. Protobuf, which is not imported here, then raises an EncodeError."""
     return isinstance(error, MemoryError) or type(error).__name__ == "EncodeError"
-
-
-def _safe(sentence: str) -> str:
-    """Return a sentence that a terminal can show: what it quotes may be long, and control the terminal."""
-    return printable(
-        sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
-    )

@@ -44,7 +44,6 @@ def sha256_of(document: Any) -> str:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which takes the name `path` only when the block ends well."""
-    _remove_leftovers(path)
     temporary = _temporary(path)
     try:
         yield temporary
@@ -57,7 +56,6 @@ def new_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Do the same for a folder: an earlier one stays in place until the new one is complete."""
-    _remove_leftovers(path)
     temporary = _temporary(path)
     temporary.mkdir()
     try:
@@ -66,8 +64,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             if file.is_file():
                 _to_disk(file)
         if path.exists():
-            retired = _temporary(path)
-            path.rename(retired)
+            retired = path.rename(f"{temporary}.tmp")
             temporary.rename(path)
             shutil.rmtree(retired)
         else:
@@ -77,17 +74,14 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _temporary(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove what a killed run left: no other run needs it, because DVC runs a stage only once at a time."""
+    """Return a new name. Remove what a killed run left: DVC runs a stage only once at a time, so none needs it."""
     for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         if stale.is_dir():
             shutil.rmtree(stale)
         else:
             stale.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
 
 
 def _to_disk(path: Path) -> None:

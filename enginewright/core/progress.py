@@ -22,24 +22,21 @@ def progress(items: Iterable[Item], label: str, total: int | Callable[[], int], 
     def all_of_them(done: int) -> int:
         return done + total() if callable(total) else total
 
-    if sys.stderr.isatty():
-        with tqdm(desc=label, total=all_of_them(0), unit=f" {unit}", leave=False) as bar:
-            for done, item in enumerate(items, start=1):
-                yield item
-                bar.total = all_of_them(done)
-                bar.update()
-        return
+    drawn = sys.stderr.isatty()
     started = printed = time.monotonic()
-    for done, item in enumerate(items, start=1):
-        yield item
-        now, count = time.monotonic(), all_of_them(done)
-        if done == count or now - printed > SECONDS_BETWEEN_LINES:
-            printed = now
-            print(f"{label}: {done} of {count} {unit}, {now - started:.1f} s", flush=True)
+    with tqdm(desc=label, total=all_of_them(0), unit=f" {unit}", leave=False, disable=not drawn) as bar:
+        for done, item in enumerate(items, start=1):
+            yield item
+            bar.total = all_of_them(done)
+            bar.update()
+            now = time.monotonic()
+            if not drawn and (done == bar.total or now - printed > SECONDS_BETWEEN_LINES):
+                printed = now
+                print(f"{label}: {done} of {bar.total} {unit}, {now - started:.1f} s", flush=True)
 
 
 @dataclass
-class _Phase:
+class Phase:
     parent: str | None
     steps: int
     done: int = 0
@@ -49,16 +46,16 @@ class Phases:
     """Show how far work is that consists of phases, each of steps or of further phases. Several threads may report."""
 
     def __init__(self, label: str) -> None:
-        self._label, self._lock = label, threading.Lock()
-        self._open: dict[str, _Phase] = {}  # in the order in which they began
+        self._label, self._lock, self._drawn = label, threading.Lock(), sys.stderr.isatty()
+        self._open: dict[str, Phase] = {}  # in the order in which they began
         self._started = self._printed = time.monotonic()
         form = "{desc}: {percentage:3.0f}% {bar} {elapsed}"
-        drawn = sys.stderr.isatty()
-        self._bar = tqdm(desc=label, total=100, leave=False, bar_format=form) if drawn else None
+        self._bar = tqdm(desc=label, total=100, leave=False, bar_format=form, disable=not self._drawn)
+        self.close = self._bar.close
 
     def start(self, name: str, parent: str | None, steps: int) -> None:
         with self._lock:
-            self._open[name] = _Phase(parent, max(1, steps))
+            self._open[name] = Phase(parent, max(1, steps))
             self._show()
 
     def step(self, name: str, index: int) -> None:
@@ -71,20 +68,13 @@ class Phases:
         with self._lock:
             self._open.pop(name, None)
 
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
     def _show(self) -> None:
         percent = 100 * max((self._share(name) for name, one in self._open.items() if not one.parent), default=0.0)
-        innermost = next(reversed(self._open), "")
-        if self._bar is not None:
-            self._bar.set_description_str(f"{self._label}, {innermost}", refresh=False)
-            self._bar.n = percent
-            self._bar.refresh()
-            return
-        now = time.monotonic()
-        if now - self._printed > SECONDS_BETWEEN_LINES:
+        innermost, now = next(reversed(self._open), ""), time.monotonic()
+        self._bar.set_description_str(f"{self._label}, {innermost}", refresh=False)
+        self._bar.n = percent
+        self._bar.refresh()
+        if not self._drawn and now - self._printed > SECONDS_BETWEEN_LINES:
             self._printed = now
             print(f"{self._label}, {innermost}: {percent:.0f} %, {now - self._started:.1f} s", flush=True)
 

@@ -1,19 +1,17 @@
 """Read and write small pieces of text that several rooms share."""
 
 import difflib
-import math
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 
 def confidence(given: str) -> float:
-    try:
-        value = float(given)
-    except ValueError:
-        value = math.nan
-    if not 0.5 < value < 1:
-        raise ArgumentTypeError(f"{given} is no number between 0.5 and 1")
-    return value
+    """Read an argument of the command line."""
+    with suppress(ValueError):
+        if 0.5 < (value := float(given)) < 1:
+            return value
+    raise ArgumentTypeError(f"{given} is no number between 0.5 and 1")
 
 
 MEGABYTE, KILOBYTE = 1_000_000, 1_000

@@ -65,7 +65,7 @@ def run_stage(stage: Callable[..., None]) -> None:
     try:
         if "params" in inspect.signature(stage).parameters:  # all but the gate, which has no time limit either
             given["params"] = params = _params_for(given.get("precision"))
-            end_after(params.timeouts.get(name))
+            end_after(params.timeouts.get(name))  # type: ignore[call-overload]  # any name will do
         stage(**given)
     except KeyboardInterrupt:
         sys.exit(f"{name}: interrupted; nothing half-written was kept. Run `dvc repro` again to go on.")

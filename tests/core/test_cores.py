@@ -8,8 +8,8 @@ import pytest
 
 from enginewright.core import cores
 from enginewright.core.cores import (
+    read_usage,
     share_cores,
-    throttled_seconds,
     usable_cores,
     working_threads,
 )
@@ -60,7 +60,7 @@ def test_the_tightest_of_the_groups_around_it_counts(grouped):
     second(groups / "kubepods" / "pod", 300000, throttled=500_000)
     second(groups / "kubepods" / "pod" / "container", "max")
     second(groups / "another", 100000, throttled=9_000_000)
-    assert (usable_cores(), throttled_seconds()) == (3, 1.5)
+    assert (usable_cores(), read_usage().throttled) == (3, 1.5)
 
 
 def test_a_container_sees_its_own_group_as_the_root_even_if_its_name_is_the_one_outside(grouped):
@@ -73,7 +73,7 @@ def test_the_first_version_of_control_groups(grouped, mounted):
     groups = grouped("3:cpuset:/", f"1:{mounted}:/docker/0123", "0::/")
     first(groups / "cpu" / "docker" / "0123", 125000, throttled=250_000_000)
     first(groups / "cpu", -1)
-    assert (usable_cores(), throttled_seconds()) == (2, 0.25)
+    assert (usable_cores(), read_usage().throttled) == (2, 0.25)
 
 
 @pytest.mark.parametrize("hidden", [False, True], ids=["none", "hidden"])
@@ -81,7 +81,7 @@ def test_no_control_groups_at_all(grouped, hidden):
     grouped()
     if hidden:
         cores.OWN_GROUPS.unlink()
-    assert (usable_cores(), throttled_seconds()) == (AVAILABLE, 0.0)
+    assert (usable_cores(), read_usage().throttled) == (AVAILABLE, 0.0)
 
 
 @pytest.mark.parametrize(("given", "threads"), [("3", 3), ("5,2", 5), ("", 4), ("0", 4), ("many", 4)])

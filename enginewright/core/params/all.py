@@ -263,14 +263,14 @@ class Params(Section):
                         "samples.text.longest"
                     )
         for index, axis in enumerate(("height", "width")):
-            if (sizes := profile.ranges.get(axis)) is None:
+            if (sides := profile.ranges.get(axis)) is None:
                 continue
             if how is None:
                 yield f"build.profile.{axis}: only images of samples.preprocessing have one, arrays build.profile.axes"
-            elif how.crop[index] not in sizes:
+            elif how.crop[index] not in sides:
                 yield (
                     f"build.profile.{axis}: the images of samples.preprocessing.crop, {how.crop[index]}, are not "
-                    f"within {sizes}"
+                    f"within {sides}"
                 )
 
 
