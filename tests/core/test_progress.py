@@ -29,7 +29,7 @@ def test_quick_work_is_one_line_at_its_end(capsys):
 
 
 def test_work_that_grows_is_never_more_than_all(clock, capsys):
-    left = [2, 1, 2, 1, 0]
+    left = [2, 2, 1, 2, 1, 0]  # the first before anything is done
     list(progress(range(5), "race", lambda: left.pop(0), "rounds"))
     counts = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()]
     assert counts == [f"race: {count} rounds" for count in ("1 of 3", "2 of 3", "3 of 5", "4 of 5", "5 of 5")]

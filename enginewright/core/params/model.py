@@ -34,18 +34,14 @@ class BoxesParams(Section):
     sure: float = Field(default=0.3, ge=0, lt=1)
     """from this score on boxes are shown, and compared with PyTorch's"""
 
-    @model_validator(mode="after")
-    def _chooses_once(self) -> Self:
-        if self.chooses_in_graph and self.form in CHOSEN_ALREADY:
-            raise ValueError(f"nms: graph chooses boxes, and those of the form {self.form} are chosen: set outside")
-        return self
-
     @property
     def chooses_in_graph(self) -> bool:
         return self.nms == "graph"
 
     @model_validator(mode="after")
-    def _shows_what_is_found(self) -> Self:
+    def _is_possible(self) -> Self:
+        if self.chooses_in_graph and self.form in CHOSEN_ALREADY:
+            raise ValueError(f"nms: graph chooses boxes, and those of the form {self.form} are chosen: set outside")
         if self.sure < self.score:
             raise ValueError(
                 f"sure is {self.sure}, and boxes are found from score on, {self.score}: it may not be less"

@@ -102,94 +102,39 @@ class PrecisionParams(Section):
 
 
 USUAL = ("fp32", "fp16", "bf16", "int8")  # where params.yaml names none
-QUANTIZED_REST = {"op_types": [], "nodes": [], "rest": "auto"}
+
+
+def _defaults(made_from: str, least: tuple[float, float], most: tuple[float, float], **more: Any) -> dict[str, Any]:
+    """Return a section with its thresholds: the least cosine and agreement, the most relative error and drop."""
+    (cosine, agreement), (error, drop) = least, most
+    limits = {"cosine": cosine, "relative_error": error, "agreement": agreement, "metric_drop": drop}
+    return {"from": made_from, "thresholds": limits, **more}
+
+
 # Errors are bounded by a multiple of what the number format itself causes on ImageNet classifiers, so a failure means
 # that something is wrong. Those of int4, mxfp8 and nvfp4 are bounded by multiples of what two small transformers lost.
-# Note the resolution of the set: one of 512 images is 0.2 %. MLPerf's target is to keep 99 % of a metric.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "fp32": {
-        "from": "simplified",
-        "thresholds": {
-            "cosine": 0.99999,  # only the order of sums differs, so it is 1 to six digits
-            "relative_error": 1.0e-3,  # 24 bits of mantissa leave 1e-6; twice what TF32 leaves on a GPU, 5e-4
-            "agreement": 0.998,  # one image of 512 may be undecided between two classes
-            "metric_drop": 0.002,  # the same image
-        },
-    },
-    "fp16": {
-        "from": "simplified",
-        "thresholds": {
-            "cosine": 0.9999,  # what a relative error of 1.4e-2 leaves
-            "relative_error": 5.0e-3,  # 11 bits of mantissa leave 1e-4 to 2e-3 over 50 layers
-            "agreement": 0.995,  # two images of 512
-            "metric_drop": 0.005,  # two images of 512
-        },
-    },
-    "bf16": {
-        "from": "simplified",
-        "thresholds": {
-            "cosine": 0.999,  # what a relative error of 4.5e-2 leaves
-            "relative_error": 4.0e-2,  # 8 bits of mantissa leave 2e-3 to 1.5e-2
-            "agreement": 0.98,  # half of what int8 may lose, and some
-            "metric_drop": 0.01,
-        },
-    },
-    "int8": {
-        "from": "searched",  # or calibrated: nothing is searched for or rescued then
-        "keep": QUANTIZED_REST,
-        "rescue": "auto",
-        "thresholds": {
-            "cosine": 0.99,  # what a relative error of 0.14 leaves
-            "relative_error": 0.15,  # 8 bits over a calibrated range leave 5e-3 to 5e-2
-            "agreement": 0.97,  # about what published int8 ResNets keep
-            "metric_drop": 0.01,
-        },
-    },
-    "fp8": {
-        "from": "calibrated",  # or searched
-        "keep": QUANTIZED_REST,
-        "rescue": "auto",
-        "thresholds": {
-            "cosine": 0.99,  # as for int8
-            "relative_error": 0.2,  # 4 bits of mantissa leave 6e-2 on noise
-            "agreement": 0.95,  # a little less than int8: fewer bits
-            "metric_drop": 0.01,
-        },
-    },
-    "int4": {
-        "from": "simplified",  # weights need no calibration
-        "keep": QUANTIZED_REST,
-        "thresholds": {
-            "cosine": 0.99,  # what a relative error of 0.14 leaves
-            "relative_error": 0.15,  # weights of 4 bits lost 3e-2 to 4e-2
-            "agreement": 0.96,  # they kept 98.4 % and more
-            "metric_drop": 0.01,
-        },
-    },
-    "mxfp8": {
-        "from": "simplified",  # each block's scale is found while the engine runs
-        "keep": QUANTIZED_REST,
-        "thresholds": {
-            "cosine": 0.995,  # what a relative error of 0.1 leaves
-            "relative_error": 0.1,  # 8 bits lost 2e-2 to 3e-2
-            "agreement": 0.96,  # they kept 98.6 % and more
-            "metric_drop": 0.01,
-        },
-    },
-    "nvfp4": {
-        "from": "calibrated",  # for the scale of each tensor's scales
-        "keep": QUANTIZED_REST,
-        "thresholds": {
-            "cosine": 0.96,  # what a relative error of 0.28 leaves
-            "relative_error": 0.3,  # 4 bits lost 6e-2 to 9e-2
-            "agreement": 0.93,  # they kept 97 % and more
-            "metric_drop": 0.02,  # twice MLPerf's target: half of fp8's bits
-        },
-    },
-    "best": {
-        "from": "mixed",  # it keeps what those keep that it is mixed of
-        "thresholds": {"cosine": 0.99, "relative_error": 0.15, "agreement": 0.97, "metric_drop": 0.01},  # as int8
-    },
+# A cosine is what a relative error of a little more leaves: 0.99 that of 0.14. Note the resolution of the set: one of
+# 512 images is 0.2 %. MLPerf's target is to keep 99 % of a metric.
+REST: dict[str, Any] = {"keep": {"op_types": [], "nodes": [], "rest": "auto"}}
+DEFAULTS = {
+    # 24 bits of mantissa leave 1e-6, TF32 on a GPU 5e-4. One image of 512 may be undecided between two classes.
+    "fp32": _defaults("simplified", least=(0.99999, 0.998), most=(1.0e-3, 0.002)),
+    # 11 bits of mantissa leave 1e-4 to 2e-3 over 50 layers. Two images of 512 may change.
+    "fp16": _defaults("simplified", least=(0.9999, 0.995), most=(5.0e-3, 0.005)),
+    # 8 bits of mantissa leave 2e-3 to 1.5e-2. Half of what int8 may lose of agreement, and some.
+    "bf16": _defaults("simplified", least=(0.999, 0.98), most=(4.0e-2, 0.01)),
+    # 8 bits over a calibrated range leave 5e-3 to 5e-2. Published int8 ResNets keep about this agreement.
+    "int8": _defaults("searched", least=(0.99, 0.97), most=(0.15, 0.01), rescue="auto", **REST),
+    # 4 bits of mantissa leave 6e-2 on noise. A little less agreement than int8: fewer bits.
+    "fp8": _defaults("calibrated", least=(0.99, 0.95), most=(0.2, 0.01), rescue="auto", **REST),
+    # Weights of 4 bits, which need no calibration, lost 3e-2 to 4e-2, and kept 98.4 % of the answers and more.
+    "int4": _defaults("simplified", least=(0.99, 0.96), most=(0.15, 0.01), **REST),
+    # Each block's scale is found while the engine runs. 8 bits lost 2e-2 to 3e-2, and kept 98.6 % and more.
+    "mxfp8": _defaults("simplified", least=(0.995, 0.96), most=(0.1, 0.01), **REST),
+    # Calibrated for the scale of each tensor's scales. 4 bits, half of fp8's, lost 6e-2 to 9e-2, and kept 97 %.
+    "nvfp4": _defaults("calibrated", least=(0.96, 0.93), most=(0.3, 0.02), **REST),
+    # As int8. It keeps what those keep that it is mixed of.
+    "best": _defaults("mixed", least=(0.99, 0.97), most=(0.15, 0.01)),
 }
 
 
