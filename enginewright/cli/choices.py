@@ -191,9 +191,9 @@ def _images_in(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
-def _existing(path: str, option: str, wanted: str) -> Path:
+def _existing(path: str, option: str, instead: str) -> Path:
     if not Path(path).exists():
-        raise EnginewrightError(f"{option} {path} does not exist; give {wanted}")
+        raise EnginewrightError(f"{option} {path} does not exist; give {instead}")
     return Path(path)
 
 

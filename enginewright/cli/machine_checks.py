@@ -31,10 +31,8 @@ def examine_machine() -> list[Check]:
         return [*found, Check("params.yaml", State.WRONG, str(error), remedy)]
     if missing := what_dvc_misses(params):
         lacks = f"lacks in {' and '.join(missing)} what dvc.yaml itself reads there"
-        return [
-            *found,
-            Check("params.yaml", State.WRONG, lacks, "`make repro` writes it, or: python -m enginewright.pipeline"),
-        ]
+        remedy = "`make repro` writes it, or: python -m enginewright.pipeline"
+        return [*found, Check("params.yaml", State.WRONG, lacks, remedy)]
     try:
         chosen = describe_machine(params.runtime)
     except EnginewrightError as error:
@@ -61,10 +59,8 @@ def examine_gpu() -> Check:
 def examine_memory() -> Check:
     """Report the memory. A container's limit counts if it is lower than that of the machine."""
     memory = psutil.virtual_memory()
-    limits = [
-        int(text) for path in LIMITS if path.exists() and (text := path.read_text(encoding="utf-8").strip()).isdigit()
-    ]
-    total = min([memory.total, *limits])
+    limits = [path.read_text(encoding="utf-8").strip() for path in LIMITS if path.exists()]
+    total = min([memory.total, *(int(limit) for limit in limits if limit.isdigit())])
     free = min(memory.available, total)
     return Check("memory", State.FINE, f"{total / 1e9:.1f} GB, {free / 1e9:.1f} GB of it available")
 

@@ -18,21 +18,7 @@ from enginewright.core.text import suggestion
 COMPLETION = "--print-completion"
 INTERRUPTED = 130
 EXTRAS = {"PIL": "images", "tokenizers": "text"}  # which brings a package, where the whole pipeline is not needed
-FIRST_STEPS = """\
-in the usual order:
-  enginewright new                                   lay it out in yours
-  enginewright doctor                                can this machine run it?
-  dvc repro                                          run it
-  enginewright inspect artifacts/engines/int8        what was built
-  enginewright infer artifacts/engines/int8 cat.jpg  what it sees in a picture
-  enginewright compare HEAD~1 reports                is it worse than before?
-  enginewright bundle int8                           a folder to deploy
-  enginewright fleet                                 the same on other machines
-  enginewright keep int8                             search no more
-  enginewright reduce int8                           what it gets wrong
-  enginewright refit ENGINE ONNX --out FOLDER        other weights for TensorRT
-  enginewright upgrade                               follow a newer version
-
+EXIT_CODES = """\
 exit codes:
   0  fine
   1  an error, one sentence on stderr; doctor: `dvc repro` cannot run here
@@ -43,8 +29,6 @@ exit codes:
   6  compare: too few samples to be sure of a threshold
   130  interrupted, by Ctrl-C
 """
-
-
 # Each is a module of its name in commands/, with EXAMPLES, add_arguments and run, and is imported when it is asked for.
 COMMANDS = {
     "new": "lay out the pipeline in your own repository",
@@ -67,9 +51,7 @@ def main() -> None:
     prepare_streams()
     given = sys.argv[1:]
     try:
-        parser = build_parser(
-            given[:1] if given and given[0] in COMMANDS else list(COMMANDS) if COMPLETION in given else []
-        )
+        parser = build_parser(COMMANDS if COMPLETION in given else given[:1])
         if given and not given[0].startswith("-") and given[0] not in COMMANDS:
             parser.error(f"'{given[0]}' is no command{suggestion(given[0], COMMANDS)}")
         chosen = parser.parse_args(given or ["--help"])
@@ -112,7 +94,7 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
 def build_parser(whole: Collection[str] = COMMANDS.keys()) -> ArgumentParser:
     """Return a parser that knows all commands by name, and the arguments of these."""
     parser = ArgumentParser(
-        prog="enginewright", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter
+        prog="enginewright", description=__doc__, epilog=EXIT_CODES, formatter_class=RawDescriptionHelpFormatter
     )
     version = f"%(prog)s {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version and exit")

@@ -97,10 +97,10 @@ def of_factory(source: str, file: Path | None) -> Stated:
         return Stated()
     bodies = [(tree.body, f"{name}.{ATTRIBUTE}")]
     bodies += [(node.body, ATTRIBUTE) for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    for body, wanted in bodies:
+    for body, target in bodies:
         for node in body:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            if any(isinstance(each, ast.expr) and ast.unparse(each) == wanted for each in targets):
+            if any(isinstance(each, ast.expr) and ast.unparse(each) == target for each in targets):
                 return Stated(_literal(node, file), origin, unknown=f"{origin} does not name them")
     return Stated()
 
@@ -247,7 +247,7 @@ def longest_side(side: int | list[int]) -> int:
     return side if isinstance(side, int) else max(side)
 
 
-def told(params: Mapping[str, Any], origins: Mapping[str, str], file: Path) -> list[str]:
+def lines_about(params: Mapping[str, Any], origins: Mapping[str, str], file: Path) -> list[str]:
     """Return lines on what was set, by place, where it is from, and which lines of params.yaml to check."""
     content = YAML().load(file)
     said = ["set in params.yaml:"] if origins else []

@@ -194,8 +194,8 @@ def _batch(given: Any, examples: Arrays) -> Arrays:
         raise EnginewrightError(f"calibration has no {missing[0]}, which example_inputs has")
     batch = {name: _array(given[name]) for name in examples}
     for name, example in examples.items():
-        if (got := _kind(batch[name])) != (wanted := _kind(example)):
-            raise EnginewrightError(f"calibration: a batch of {name} is {got}, and example_inputs is {wanted}")
+        if (got := _kind(batch[name])) != (needed := _kind(example)):
+            raise EnginewrightError(f"calibration: a batch of {name} is {got}, and example_inputs is {needed}")
     return batch
 
 

@@ -142,15 +142,15 @@ def _wait(child: int, watched: set[signal.Signals]) -> tuple[int, int]:
 
 def how_it_ended(number: int) -> str:
     """Say what a signal that ended a process means."""
-    told = signal.strsignal(number) or f"signal {number}"
+    name = signal.strsignal(number) or f"signal {number}"
     kept = "the results of earlier runs are as they were"
     if number == signal.SIGKILL:
-        return f"it was ended from outside ({told}), as the system does when memory runs out; {kept}"
+        return f"it was ended from outside ({name}), as the system does when memory runs out; {kept}"
     if number == signal.SIGALRM:
         return f"it took longer than `timeouts` in params.yaml allows, and was ended; {kept}"
     if number in CRASHES:
-        return f"a library crashed ({told}), as on a damaged file; {kept}"
-    return f"it was ended by a signal from outside ({told}); {kept}"
+        return f"a library crashed ({name}), as on a damaged file; {kept}"
+    return f"it was ended by a signal from outside ({name}); {kept}"
 
 
 # Print what files say without letting it control the terminal: names of files and classes may hold anything.

@@ -56,14 +56,14 @@ def export(params: Params, weights: Path, validation: Path, exported: Path) -> N
     else:
         require_names(example)
     misfit = partial(misfit_of, task, truth=samples.truth, class_names=known.class_names)
-    wanted = [require_runs(source_model, feeds, samples, misfit) for feeds in checked]
+    expected = [require_runs(source_model, feeds, samples, misfit) for feeds in checked]
     # Engines would fail at these sizes too, but after hours and with errors of their own.
     for size in sorted({profile.batch.min, profile.batch.max}):
         require_runs(source_model, samples.cycled(size), samples, misfit)
-    in_graph = BoxesInGraph.model_validate(task.in_graph({name: values.shape for name, values in wanted[0].items()}))
-    require_steady(source_model, checked, wanted)
+    in_graph = BoxesInGraph.model_validate(task.in_graph({name: values.shape for name, values in expected[0].items()}))
+    require_steady(source_model, checked, expected)
     if profile.batch.min == 1:
-        require_same_alone(source_model, checked[0], wanted[0], task.comparable, known.values)
+        require_same_alone(source_model, checked[0], expected[0], task.comparable, known.values)
     del source_model  # its weights, which may be large, while those of a model that has never run are exported
     graph = adopted or export_model(load_model(weights), example, varying, profile, params.export.opset)
     with new_folder(exported) as unfinished:
@@ -75,7 +75,7 @@ def export(params: Params, weights: Path, validation: Path, exported: Path) -> N
         session = open_exported(path, name)
         got = [run_graph(session, feeds) for feeds in checked]
         failure = f"the ONNX graph of {name} does not compute what PyTorch computes"
-        worst = check_at_each_size(wanted, got, EXPORT_LIMIT, failure)
+        worst = check_at_each_size(expected, got, EXPORT_LIMIT, failure)
         opset = opset_of(graph)
         Export(opset=opset, nodes=count_nodes(graph), against_pytorch=worst).write(unfinished / "export.json")
         in_graph.write(unfinished / BOXES)

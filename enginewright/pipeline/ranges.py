@@ -37,18 +37,15 @@ def simplify(params: Params, exported: Path, validation: Path, simplified: Path)
             made = simplify_large_graph(source, Path(scratch)) if is_large(before) else simplify_graph(before)
             after = rewrite_graph(fold_constants(made))
             save_graph(after, target)
-        wanted, got = open_as_written(source), open_as_written(target)
+        runs = open_as_written(source), open_as_written(target)
+        expected, got = ([run_graph(run, feeds) for feeds in checked] for run in runs)
+        failure = "the simplified graph does not compute what the exported one computes"
         record = Simplification(
             nodes_before=count_nodes(before),
             nodes_after=count_nodes(after),
             bytes_before=graph_bytes(source),
             bytes_after=graph_bytes(target),
-            against_exported=check_at_each_size(
-                [run_graph(wanted, feeds) for feeds in checked],
-                [run_graph(got, feeds) for feeds in checked],
-                SIMPLIFY_LIMIT,
-                "the simplified graph does not compute what the exported one computes",
-            ),
+            against_exported=check_at_each_size(expected, got, SIMPLIFY_LIMIT, failure),
         )
         record.write(unfinished / "simplify.json")
     print(f"{len(before.graph.node)} nodes became {len(after.graph.node)}")
@@ -66,8 +63,8 @@ def calibrate(params: Params, data: Path, simplified: Path, calibration: Path, d
             Histograms(tensors={}).write(unfinished / "histograms.json")
         else:
             with open_cluster() as cluster:
-                samples, wanted = SampleSet.open(calibration), Dialect.read(dialect)
-                record = calibrate_graph(simplified, samples, asked, wanted, cluster, unfinished)
+                given = SampleSet.open(calibration), asked, Dialect.read(dialect)
+                record = calibrate_graph(simplified, *given, cluster, unfinished)
     if asked.file:
         print(f"MIND: calibration.file gives the ranges, so that calibration.method: {asked.method} chooses none")
     print(f"{len(record.amax)} tensors, {record.source}, method {record.method}")

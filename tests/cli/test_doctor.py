@@ -120,18 +120,6 @@ def test_outside_a_project_it_says_where_to_go(tmp_path):
     assert found["git"]["remedy"] == "clone the project, or: git init"
 
 
-@pytest.mark.parametrize(
-    ("name", "state"), [("statistics.py", "note"), ("queue/__init__.py", "note"), ("nets.py", "fine")]
-)
-def test_a_file_that_hides_a_module_of_python_is_a_note(project, monkeypatch, name, state):
-    (project / name).parent.mkdir(exist_ok=True)
-    (project / name).touch()
-    monkeypatch.chdir(project)
-    found = doctor.examine_project()
-    assert found.state == state
-    assert (name.partition("/")[0] in found.found) == (state == "note")
-
-
 def test_without_git_it_says_so(project):
     found = findings(project, PATH=str(project))
     assert found["git"] == {

@@ -47,9 +47,8 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    if holds_exported_times(chosen.before) or holds_exported_times(chosen.after):
-        return _compare_times(chosen)
-    return _compare_runs(chosen)
+    is_of_trtexec = holds_exported_times(chosen.before) or holds_exported_times(chosen.after)
+    return _compare_times(chosen) if is_of_trtexec else _compare_runs(chosen)
 
 
 def _compare_times(chosen: Namespace) -> int:

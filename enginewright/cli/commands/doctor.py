@@ -34,11 +34,12 @@ def add_arguments(command: ArgumentParser) -> None:
 
 def run(chosen: Namespace) -> int:
     checks = examine()
-    print(as_json(checks) if chosen.json else as_text(checks, sys.stdout))
-    return 0 if can_run(checks) else 1
+    can_run = not any(check.state is State.WRONG for check in checks)
+    rows = {"can_run": can_run, "findings": [check._asdict() for check in checks]}
+    print(json.dumps(rows, indent=2) if chosen.json else as_text(checks, sys.stdout))
+    return 0 if can_run else 1
 
 
-PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
 NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
 INSTALL = f"make repro in a clone, else: {how_to_install('pipeline')}"
 
@@ -68,13 +69,9 @@ def examine() -> list[Check]:
     return first + examine_machine()
 
 
-def can_run(checks: Sequence[Check]) -> bool:
-    return not any(check.state is State.WRONG for check in checks)
-
-
 def examine_python() -> Check:
-    found, (first, end) = ".".join(map(str, sys.version_info[:3])), PYTHONS
-    if first <= sys.version_info[:2] < end:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if (3, 11) <= sys.version_info[:2] < (3, 13):
         return Check("Python", State.FINE, found)
     return Check("Python", State.WRONG, found, "install Python 3.11 or 3.12, then: make repro")
 
@@ -93,9 +90,9 @@ def examine_packages() -> Check:
     # An extra contains others.
     extras = {"pipeline"}.union(*(one.extras for one in lines if one.name == "enginewright"))
     others = (one for one in lines if one.name != "enginewright")
-    wanted = [one for one in others if not one.marker or any(one.marker.evaluate({"extra": name}) for name in extras)]
+    needed = [one for one in others if not one.marker or any(one.marker.evaluate({"extra": name}) for name in extras)]
     missing, untried = [], []
-    for one in wanted:
+    for one in needed:
         try:
             found = importlib.metadata.version(one.name)
         except importlib.metadata.PackageNotFoundError:
@@ -107,7 +104,7 @@ def examine_packages() -> Check:
         return Check("packages", State.WRONG, f"missing: {first_few(missing)}", INSTALL)
     if untried:
         return Check("packages", State.NOTE, f"not the versions that were tried: {first_few(untried)}", INSTALL)
-    return Check("packages", State.FINE, f"all {len(wanted)} in the versions that were tried")
+    return Check("packages", State.FINE, f"all {len(needed)} in the versions that were tried")
 
 
 def examine_project() -> Check:
@@ -117,18 +114,8 @@ def examine_project() -> Check:
         return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)
     if hint := old_name_hint():
         return Check("project", State.NOTE, hint, "enginewright upgrade")
-    if hiding := files_that_hide_modules(here):
-        found = f"{first_few(hiding)} would be imported in place of a module of Python of that name"
-        return Check("project", State.NOTE, found, "give it another name, if a stage ends with an ImportError")
     version = importlib.metadata.version("dvc") if find_spec("dvc") else "not installed"
     return Check("project", State.FINE, f"{here}, DVC {version}")
-
-
-def files_that_hide_modules(folder: Path) -> list[str]:
-    """Return what is called as a module of Python: a stage looks for modules in the project first, as models may be
-    there."""
-    found = (path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
-    return sorted(path.name for path in found if path.stem in sys.stdlib_module_names)
 
 
 def examine_git() -> Check:
@@ -172,7 +159,3 @@ def as_text(checks: Sequence[Check], stream: TextIO) -> str:
     wrong = ", ".join(check.topic for check in checks if check.state is State.WRONG)
     verdict = f"`dvc repro` cannot run here: first fix {wrong}." if wrong else "`dvc repro` can run here."
     return "\n".join([*lines, "", painted(verdict, "bold", stream)])
-
-
-def as_json(checks: Sequence[Check]) -> str:
-    return json.dumps({"can_run": can_run(checks), "findings": [one._asdict() for one in checks]}, indent=2)

@@ -2,13 +2,11 @@
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from enginewright.cli.arguments import FILE, FOLDER, add_engine, add_path
 from enginewright.cli.inputs import (
-    QUALITY,
     AnswerRow,
     ArraysReader,
     ImageReader,
@@ -19,7 +17,6 @@ from enginewright.cli.inputs import (
     find_rows,
     find_texts,
     picture_files,
-    print_answer,
 )
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import InferenceParams
@@ -30,6 +27,7 @@ from enginewright.engine.record import EngineRecord, read_engine, require_engine
 from enginewright.tasks.choose import class_of
 
 UNREADABLE = 5
+QUALITY = 92  # of JPEG
 WIDEST = 60  # of a column of texts, in a line for people
 EXAMPLES = """\
 examples:
@@ -71,10 +69,8 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    unread = infer(
-        chosen.engine, chosen.samples, chosen.top, chosen.batch, chosen.threads or 0, chosen.json, chosen.pictures
-    )
-    return UNREADABLE if unread else 0
+    how = chosen.top, chosen.batch, chosen.threads or 0, chosen.json, chosen.pictures
+    return UNREADABLE if infer(chosen.engine, chosen.samples, *how) else 0
 
 
 def _positive(given: str) -> int:
@@ -107,17 +103,27 @@ def infer(
     else:
         found = find_rows(list(map(Path, places)), [spec.name for spec in record.interface.sampled])
     drawn = picture_files(images, pictures) if pictures else {}
-    width = max(len(as_written(each)) for each in found)
+    width = min(max(len(as_written(each)) for each in found), WIDEST if text else sys.maxsize)
     unread = 0
     with open_engine(folder, None, InferenceParams(threads=threads, cuda_graph=False)) as engine:
         reader = (TextsReader if text else ImageReader if takes_images else ArraysReader)(engine, folder)
         size = batch_size(engine.record, batch)
-        batches = [found[start : start + size] for start in range(0, len(found), size)]
-        answers = (answer for few in _with_bar(batches) for answer in reader.answer(few, top, bool(drawn)))
+        batches: list[Any] = [found[start : start + size] for start in range(0, len(found), size)]
+        # A progress bar would come between the lines of the answers.
+        barred = sys.stderr.isatty() and not sys.stdout.isatty()
+        shown = progress(batches, "samples", len(batches), "batches") if barred else batches
+        answers = (answer for few in shown for answer in reader.answer(few, top, bool(drawn)))
         is_ranking = text is not None and text.together > 1 and class_of(engine.record.task).best_first
         for answer in best_first(answers) if is_ranking else answers:
             unread += answer.error is not None
-            print_answer(answer, min(width, WIDEST) if text else width, as_lines)
+            if as_lines:
+                print(answer.as_json(), flush=True)
+            elif answer.shown is None:
+                print(answer.error, file=sys.stderr)
+            else:
+                written = as_written(answer.given)
+                shortened = f"{written[: width - 1]}…" if len(written) > width else written
+                print(f"{shortened:<{width}}   {answer.shown.text}", flush=True)
             if answer.picture and isinstance(answer.given, Path):
                 drawn[answer.given].parent.mkdir(parents=True, exist_ok=True)
                 answer.picture.save(drawn[answer.given], quality=QUALITY)
@@ -126,12 +132,6 @@ def infer(
     if unread:
         print(f"could not be read: {unread} of {len(found)} images", file=sys.stderr)
     return unread
-
-
-def _with_bar(batches: list[Any]) -> Iterable[Any]:
-    """Show a progress bar, unless it would come between the lines of the answers."""
-    drawn = sys.stderr.isatty() and not sys.stdout.isatty()
-    return progress(batches, "samples", len(batches), "batches") if drawn else batches
 
 
 def batch_size(record: EngineRecord, asked: int | None) -> int:

@@ -36,23 +36,18 @@ def freeze_search(precision: str) -> str:
     Where something was rescued, the search stays, since rescues come before it: it ends with its first try.
     """
     asked = Params.read()
-    searches = asked.search
-    if precision not in searches:
-        raise EnginewrightError(
-            f"{PARAMS_FILE} searches nothing for '{precision}': search has {', '.join(searches) or 'no precision'}"
-        )
+    if precision not in asked.search:
+        known = ", ".join(asked.search) or "no precision"
+        raise EnginewrightError(f"{PARAMS_FILE} searches nothing for '{precision}': search has {known}")
     found = Search.read(SEARCHED / f"{precision}.json")
     was_rescued = bool(Rescue.read(RESCUED / precision / RESCUE).kept)
     if was_rescued and not found.spared:
-        return (
-            f"the search spared no layer of {precision}, and its rescues need the search: {PARAMS_FILE} stays as it is"
-        )
-
-    kept = asked.precisions[precision].keep.nodes
+        why = f"the search spared no layer of {precision}, and its rescues need the search"
+        return f"{why}: {PARAMS_FILE} stays as it is"
+    kept = dict.fromkeys((*asked.precisions[precision].keep.nodes, *map(re.escape, found.spared)))
 
     def freeze(params: Content) -> None:
-        nodes = dict.fromkeys((*kept, *map(re.escape, found.spared)))
-        changes = {"keep": {"nodes": list(nodes)}, **({} if was_rescued else {"from": "calibrated"})}
+        changes = {"keep": {"nodes": list(kept)}} | ({} if was_rescued else {"from": "calibrated"})
         overlay(params, {"precisions": {precision: changes}})
         if not was_rescued:
             params["search"] = {name: each for name, each in params["search"].items() if name != precision}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -26,7 +27,7 @@ from enginewright.cli.layout import (
     lines_of,
     renewed_files,
 )
-from enginewright.cli.preparation import Ask, told
+from enginewright.cli.preparation import Ask, lines_about
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder
 from enginewright.core.installing import UNKNOWN, elsewhere, require_new_enough, upgrade_hint
@@ -78,11 +79,10 @@ def run(chosen: Namespace) -> int:
 
 
 def _ask(question: str) -> str:
-    try:
+    with suppress(EOFError):
         return input(question)
-    except EOFError:  # Ctrl-D, which takes what is usual, as Enter does
-        print()
-        return ""
+    print()
+    return ""  # Ctrl-D takes what is usual, as Enter does
 
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]*")
@@ -122,7 +122,9 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
         else:
             with new_file(target) as temporary:
                 shutil.copyfile(source, temporary)
-    return _said(place, files, new, list(copied), told(taken.params, taken.origins, params) if params in new else [])
+    return _said(
+        place, files, new, list(copied), lines_about(taken.params, taken.origins, params) if params in new else []
+    )
 
 
 def place_of_one(beside: Path, name: str) -> Place:

@@ -65,14 +65,14 @@ def run(chosen: Namespace) -> int:
     target = _target(chosen.runtime, params, chosen.artifacts)
     allowed = params.precisions[precision].thresholds.relative_error
     cured = not chosen.without_cures and target.runtime == "openvino"
-    way = Way(target, chosen.limit or round(allowed * SHARE, 6), cured)
+    how = Way(target, chosen.limit or round(allowed * SHARE, 6), cured)
     runs = _runs(SampleSet.open(chosen.artifacts / VALIDATION_SAMPLES.relative_to("artifacts")), params)
     names = [tensor.name for tensor in graph_inputs(model.graph)]
     if missing := [name for name in names if name not in runs[0]]:
         raise EnginewrightError(f"{onnx} reads '{missing[0]}', and the samples have {', '.join(runs[0])}")
     fed = [{name: run[name] for name in names} for run in runs]
     started = time.monotonic()
-    least, fault = reduce_fault(Case(model, fed), way, chosen.seconds, out)
+    least, fault = reduce_fault(Case(model, fed), how, chosen.seconds, out)
     print(summary(least, fault, out, time.monotonic() - started < chosen.seconds))
     return 0
 

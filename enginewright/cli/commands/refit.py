@@ -93,8 +93,8 @@ def _write(record: EngineRecord, folder: Path, onnx: Path, unfinished: Path, pla
     weights = {}
     if record.build.tensorrt.is_stripped:
         weights = {WEIGHTS: onnx} | {file.name: file for file in graph_files(onnx) if file == data_of(onnx)}
-        for name, file in weights.items():
-            shutil.copyfile(file, unfinished / name)
+    for name, file in weights.items():
+        shutil.copyfile(file, unfinished / name)
     changes = {
         "files": {name: sha256(unfinished / name) for name in record.files},
         "bytes": record.bytes + (unfinished / PLAN).stat().st_size - (folder / PLAN).stat().st_size,

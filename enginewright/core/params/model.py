@@ -3,9 +3,9 @@
 import json
 import re
 from contextlib import suppress
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from enginewright.core.params.section import Section, Share
 
@@ -145,18 +145,7 @@ class WeightsParams(Section):
     """for train"""
 
 
-OPSETS = range(18, 25)
-
-
-def _possible_opset(given: Any) -> Any:
-    if not isinstance(given, int) or isinstance(given, bool) or given not in OPSETS:
-        raise ValueError(
-            f"write a whole number from {OPSETS[0]} to {OPSETS[-1]}, not {given!r}: "
-            "PyTorch's exporter writes none older, and TensorRT 10 supports none newer"
-        )
-    return given
-
-
 class ExportParams(Section):
-    opset: Annotated[int, BeforeValidator(_possible_opset)] = 20
+    # PyTorch's exporter writes none older, and TensorRT 10 supports none newer.
+    opset: int = Field(default=20, ge=18, le=24)
     """of ONNX, 18 to 24"""
