@@ -4,6 +4,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from enginewright.cli.arguments import FILE, FOLDER, add_engine, add_path
 from enginewright.cli.inputs import (
