@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from enginewright import __version__
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_file
+from enginewright.core.files import write_text
 from enginewright.core.installing import VERSION_FILE, elsewhere
 from enginewright.core.params.all import all_defaults
 
@@ -141,5 +141,4 @@ def add_lines(path: Path, lines: str) -> None:
     there = path.read_text(encoding="utf-8") if path.exists() else ""
     missing = [line for line in lines.splitlines() if line not in there.splitlines()]
     if missing:
-        with new_file(path) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in [*there.splitlines(), *missing]), encoding="utf-8")
+        write_text(path, "".join(f"{line}\n" for line in [*there.splitlines(), *missing]))

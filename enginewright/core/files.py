@@ -53,6 +53,11 @@ def new_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    with new_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Do the same for a folder: an earlier one stays in place until the new one is complete."""
@@ -149,8 +154,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     def write(self, path: Path) -> None:
-        with new_file(path) as temporary:
-            temporary.write_text(self._text(), encoding="utf-8")
+        write_text(path, self._text())
 
     def write_if_new(self, path: Path) -> None:
         """Write unless the file already says the same. DVC then sees that what was made from it is up to date."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from enginewright.core.facts import RUNTIMES, TASKS
-from enginewright.core.files import Record, new_file, sha256
+from enginewright.core.files import Record, sha256, write_text
 from enginewright.core.params.all import Params, edit_params, overlay
 from enginewright.core.params.section import PARAMS_FILE, read_yaml
 from enginewright.pipeline import STAGES
@@ -72,8 +72,7 @@ def _write(path: Path, places: Iterable[str], content: Mapping[str, Any]) -> Non
         values[place] = value
     text = json.dumps(values, indent=2) + "\n"
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        with new_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(path, text)
 
 
 def what_dvc_misses(params: Params, file: Path = PARAMS_FILE) -> dict[str, Any]:
@@ -179,8 +178,8 @@ def _read(paths: Iterable[Path], kept_in: Path) -> dict[Path, tuple[str, list[st
             digest = hashlib.sha256(ast.dump(tree).replace(", type_params=[]", "").encode())  # new in Python 3.12
             kept[key] = digest.hexdigest(), sorted(set(imports_of(tree)))
         found[path] = read[key] = kept[key]
-    with suppress(OSError), new_file(kept_in) as temporary:  # a read-only folder only costs time
-        temporary.write_text(json.dumps(read), encoding="utf-8")
+    with suppress(OSError):  # a read-only folder only costs time
+        write_text(kept_in, json.dumps(read))
     return found
 
 

@@ -9,7 +9,7 @@ one as a result, and call it up to date.
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ruamel.yaml.error import YAMLError
 from voluptuous import Invalid
 
 from enginewright.core.errors import UNREADABLE
-from enginewright.core.files import new_file
+from enginewright.core.files import write_text
 
 DVC = "3.67.1"
 TMP = Path(".dvc/tmp")
@@ -35,16 +35,11 @@ OBJECTS = "files/md5"
 
 def mend_after_a_kill(root: Path) -> list[str]:
     """Return what was mended, a sentence each. If another DVC is at work, its files are left alone."""
-    tmp = _find_tmp(root)
-    if tmp is None:
-        return []
     mended: list[str] = []
-    for guard, mend, where in (("lock", _mend_lock_files, root), (RWLOCK_LOCK, _mend_locked_paths, tmp)):
-        try:
-            with make_lock(str(tmp / guard), tmp_dir=str(tmp)):
+    if tmp := _find_tmp(root):
+        for guard, mend, where in (("lock", _mend_lock_files, root), (RWLOCK_LOCK, _mend_locked_paths, tmp)):
+            with suppress(LockError), make_lock(str(tmp / guard), tmp_dir=str(tmp)):
                 mended += mend(where)
-        except LockError:
-            continue
     return mended
 
 
@@ -58,9 +53,15 @@ def _find_tmp(root: Path) -> Path | None:
 def _mend_lock_files(root: Path) -> list[str]:
     """Remove a lock file that cannot be read. DVC finds the results that it told of in its cache, by what they were
     made from, and does not compute them again."""
-    broken = [path for path in LOCKS if (root / path).exists() and not _is_whole(root / path, _read_lock_file)]
-    for path in broken:
-        (root / path).unlink()
+    broken = []
+    for path in (path for path in LOCKS if (root / path).exists()):
+        try:
+            text = (root / path).read_text(encoding="utf-8")
+            if "<<<<<<< " not in text:  # git's mark between two versions, of which DVC itself tells
+                COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text))
+        except (YAMLError, Invalid, *UNREADABLE):
+            broken.append(path)
+            (root / path).unlink()
     what = "was cut off when DVC was killed, and is removed: results are restored from the cache"
     return [f"{path} {what}" for path in broken]
 
@@ -68,36 +69,17 @@ def _mend_lock_files(root: Path) -> list[str]:
 def _mend_locked_paths(tmp: Path) -> list[str]:
     """Remove the list of paths that are in use if it cannot be read, or if one who used them is gone. DVC asks only
     whether there is a process of the same number, which soon is another one, above all in a container."""
-    path = tmp / RWLOCK_FILE
+    path, why = tmp / RWLOCK_FILE, "was cut off when DVC was killed"
     if not path.exists():
         return []
-    if not _is_whole(path, _read_users):
-        path.unlink()
-        return [f"{TMP / RWLOCK_FILE} was cut off when DVC was killed, and is removed"]
-    users = _read_users(path)
-    if users and not any(map(_is_running, users)):
-        path.unlink()
-        return [f"{TMP / RWLOCK_FILE} named a DVC that was killed, and is removed"]
-    return []
-
-
-def _is_whole(path: Path, read: Callable[[Path], Any]) -> bool:
-    try:
-        read(path)
-    except (YAMLError, Invalid, *UNREADABLE):  # not OSError: what may not be read must not be removed
-        return False
-    return True
-
-
-def _read_lock_file(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    if "<<<<<<< " not in text:  # git's mark between two versions, of which DVC itself tells
-        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text))
-
-
-def _read_users(path: Path) -> list[dict[str, Any]]:
-    locked = SCHEMA(json.loads(path.read_text(encoding="utf-8")))
-    return [*locked["write"].values(), *(user for users in locked["read"].values() for user in users)]
+    with suppress(Invalid, *UNREADABLE):
+        locked = SCHEMA(json.loads(path.read_text(encoding="utf-8")))
+        users = [*locked["write"].values(), *(user for users in locked["read"].values() for user in users)]
+        if not users or any(map(_is_running, users)):
+            return []
+        why = "named a DVC that was killed"
+    path.unlink()
+    return [f"{TMP / RWLOCK_FILE} {why}, and is removed"]
 
 
 def _is_running(user: dict[str, Any]) -> bool:
@@ -123,12 +105,11 @@ def mend_after_a_power_cut(root: Path) -> list[str]:
         return []
     since = checked.stat().st_mtime if checked.is_file() else 0.0
     cache = Path(Config(str(tmp.parent))["cache"].get("dir") or tmp.parent / "cache")
-    young = [path for path in cache.glob(f"{OBJECTS}/??/*") if path.stat().st_mtime >= since]
+    young = (path for path in cache.glob(f"{OBJECTS}/??/*") if path.stat().st_mtime >= since)
     broken = [path for path in young if _is_cut_off(path)]
     for path in broken:
         path.unlink()
-    with new_file(checked) as temporary:
-        temporary.write_text(boot, encoding="utf-8")
+    write_text(checked, boot)
     lost = f"{len(broken)} files of DVC's cache were cut off when the machine stopped, and are removed"
     return [f"{lost}: what they held is made again when it is needed"] if broken else []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_file, new_folder
+from enginewright.core.files import new_folder, write_text
 from enginewright.core.params.all import Params
 from enginewright.graph.simplify import Simplification
 from enginewright.measure.changes import Measurements, Verdict
@@ -66,12 +66,9 @@ def report(params: Params, paths: ReportPaths) -> None:
     with new_folder(paths.plots) as unfinished:
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
         tradeoff_rows(findings, failures).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
-    with new_file(paths.metrics_file) as temporary:
-        temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n", encoding="utf-8")
-    with new_file(paths.page) as temporary:
-        temporary.write_text(render_page(findings, background, failures, nights, shown), encoding="utf-8")
-    with new_file(paths.summary) as temporary:
-        temporary.write_text(write_summary(findings, failures, len(nights) > 0), encoding="utf-8")
+    write_text(paths.metrics_file, json.dumps(metrics(findings), indent=2) + "\n")
+    write_text(paths.page, render_page(findings, background, failures, nights, shown))
+    write_text(paths.summary, write_summary(findings, failures, len(nights) > 0))
     measured = tuple(entry.measured for entry in findings.precisions)
     Measurements(machine=findings.machine, precisions=measured).write(paths.measurements)
     choice = choose(findings)

@@ -59,19 +59,19 @@ def test_an_upgrade_that_was_cut_off_at_any_file_is_finished_by_the_next(laid_ou
     undisturbed = shutil.copytree(laid_out, tmp_path / "undisturbed")
     upgrade_project(undisturbed, dry_run=False)
     wanted = {path.relative_to(undisturbed): data for path, data in files_of(undisturbed).items()}
-    whole = upgrading.new_file
+    whole = upgrading.write_text
     for writes in range(len(wanted)):
         project, left = shutil.copytree(laid_out, tmp_path / f"after-{writes}"), iter(range(writes))
 
-        def new_file(path, left=left):
+        def write_text(path, text, left=left):
             next(left)  # no more of them: killed here
-            return whole(path)
+            whole(path, text)
 
-        monkeypatch.setattr(upgrading, "new_file", new_file)
+        monkeypatch.setattr(upgrading, "write_text", write_text)
         try:
             upgrade_project(project, dry_run=False)
         except StopIteration:
-            monkeypatch.setattr(upgrading, "new_file", whole)
+            monkeypatch.setattr(upgrading, "write_text", whole)
             upgrade_project(project, dry_run=False)
         else:
             break

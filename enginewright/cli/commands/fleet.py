@@ -7,7 +7,7 @@ from pathlib import Path
 
 from enginewright.cli.arguments import FILE, add_path, number_above_zero
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import REPORTS, new_file
+from enginewright.core.files import REPORTS, write_text
 from enginewright.core.params.all import Params
 from enginewright.model.user_code import users_code
 from enginewright.targets.answer import Answer
@@ -71,8 +71,7 @@ def run(chosen: Namespace) -> int:
         return 0
     if not models:
         raise EnginewrightError("no target has answered yet: `enginewright fleet` asks them")
-    with new_file(chosen.page) as temporary:
-        temporary.write_text(render_fleet(fleet, models), encoding="utf-8")
+    write_text(chosen.page, render_fleet(fleet, models))
     if chosen.json:
         rows = {title: [answer.model_dump(mode="json") for answer in answers] for title, answers in models.items()}
         print(json.dumps(rows, indent=2))

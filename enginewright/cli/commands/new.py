@@ -29,7 +29,7 @@ from enginewright.cli.layout import (
 )
 from enginewright.cli.preparation import Ask, lines_about
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_file, new_folder
+from enginewright.core.files import new_file, new_folder, write_text
 from enginewright.core.installing import UNKNOWN, elsewhere, require_new_enough, upgrade_hint
 from enginewright.core.params.all import edit_params, overlay
 from enginewright.core.process import start_dvc
@@ -107,8 +107,7 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
         (place.folder / "data").symlink_to("../data")  # with the same paths, DVC takes what another model has made
     new = [path for path in files if not path.exists()]
     for path in new:
-        with new_file(path) as temporary:
-            temporary.write_text(files[path], encoding="utf-8")
+        write_text(path, files[path])
     for path, lines in lines_of(place).items():
         add_lines(path, lines)
     if params in new:

@@ -32,7 +32,7 @@ from enginewright.cli.layout import (
     renewed_files,
 )
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import ARTIFACTS, LOCK, new_file, scratch_folder
+from enginewright.core.files import ARTIFACTS, LOCK, scratch_folder, write_text
 from enginewright.core.installing import OLD_FOLDER, old_name_hint, require_new_enough, version_of_project
 from enginewright.core.params.all import Params, all_defaults, flat
 from enginewright.core.params.section import PARAMS_FILE, read_yaml
@@ -157,8 +157,7 @@ def _write(upgrade: Upgrade) -> None:
     place = upgrade.place
     changed = {path: upgrade.after[path] for path in upgrade.changed}
     for path, text in (changed | as_laid_out(place, upgrade.ours)).items():
-        with new_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(path, text)
     for path in kept_empty(place):
         if not path.parent.exists():  # DVC watches it, and misses what is not there
             path.parent.mkdir(parents=True)
