@@ -39,12 +39,8 @@ def end_with_parent(parent: int | None = None) -> None:
 
 def program_of(module: str) -> list[str]:
     """Return the command that runs a module, such as DVC, in a process which ends with this one."""
-    code = f"from {__name__} import end_with_parent\nend_with_parent({os.getpid()})\n"
-    return [
-        sys.executable,
-        "-c",
-        f"{code}import runpy\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)",
-    ]
+    code = f"from {__name__} import end_with_parent\nend_with_parent({os.getpid()})\nimport runpy\n"
+    return [sys.executable, "-c", f"{code}runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"]
 
 
 def start_dvc(*arguments: str, folder: Path | None = None, stderr: int | None = None) -> "subprocess.Popen[str]":
@@ -68,17 +64,13 @@ def stay_quiet_when_interrupted() -> None:
     seconds, or typed again while what it began is removed."""
 
     def say(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        if not _is_interrupt(error):
+        behind: BaseException | None = error  # a library that Ctrl-C meets at its import may raise an ImportError
+        while behind and not isinstance(behind, KeyboardInterrupt):
+            behind = behind.__cause__ or behind.__context__
+        if behind is None:
             sys.__excepthook__(kind, error, where)
 
     sys.excepthook = say
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Tell whether Ctrl-C is behind an error: a library that it meets at its import may raise an ImportError."""
-    while error and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def outlive_crashes(what: str) -> None:

@@ -109,7 +109,7 @@ def test_an_invalid_recipe_leaves_the_parameters_untouched(recipe, params_file, 
 
 
 def test_a_missing_recipe_is_named(params_file, tmp_path):
-    with pytest.raises(EnginewrightError, match=r"nowhere\.yaml does not exist"):
+    with pytest.raises(EnginewrightError, match=r"nowhere\.yaml is not in "):
         apply_recipe(tmp_path / "nowhere.yaml", params_file)
 
 

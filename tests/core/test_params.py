@@ -97,12 +97,12 @@ def of_texts(changes):
             "nor data/models/FILE.onnx",
         ),
         # Precisions.
-        ({"precisions.in8": {}}, "precisions.in8: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
+        ({"precisions.in8": {}}, "precisions.in8: input should be 'fp32', 'fp16', 'bf16', 'int8', 'fp8', "),
         (
             {"precisions.int8; touch pwned": {}},
-            "precisions.int8; touch pwned: unknown precision; known here: fp32, fp16",
+            "precisions.int8; touch pwned: input should be 'fp32', 'fp16', ",
         ),
-        ({"precisions.tf32": {}}, "precisions.tf32: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
+        ({"precisions.tf32": {}}, "precisions.tf32: input should be 'fp32', 'fp16', 'bf16', 'int8', 'fp8', "),
         ({"precisions": {}}, "precisions is empty"),
         ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'calibrated'"),
         ({"precisions.int8.from": "calibrated"}, "search.int8: set precisions.int8.from to searched, or remove it"),

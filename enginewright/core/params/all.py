@@ -7,11 +7,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from enginewright.core.errors import UNREADABLE, EnginewrightError
+from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import (
     CLASSIFICATION,
     DETECTION,
@@ -44,7 +43,7 @@ from enginewright.core.params.precisions import (
     with_defaults,
 )
 from enginewright.core.params.samples import SamplesParams
-from enginewright.core.params.section import PARAMS_FILE, Section, explain, load_yaml, read_yaml, yaml_problem
+from enginewright.core.params.section import PARAMS_FILE, Section, explain, read_yaml
 from enginewright.core.text import suggestion
 
 
@@ -323,16 +322,9 @@ def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
 
 
 def read_content(path: Path) -> Content:
-    try:
-        text = path.read_text(encoding="utf-8")
-        load_yaml(text)  # which refuses aliases that repeat each other without end
-        content = _yaml().load(text)
-    except FileNotFoundError:
-        raise EnginewrightError(f"{path} does not exist") from None
-    except (YAMLError, *UNREADABLE) as error:
-        raise EnginewrightError(f"{path} is not valid YAML: {yaml_problem(error)}") from None
-    if not isinstance(content, MutableMapping):
+    if not isinstance(read_yaml(path), Mapping):
         raise EnginewrightError(f"{path} holds no parameters")
+    content: Content = _yaml().load(path)
     return content
 
 

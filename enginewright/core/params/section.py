@@ -10,7 +10,6 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from enginewright.core.errors import UNREADABLE, EnginewrightError
-from enginewright.core.facts import PRECISIONS
 from enginewright.core.text import in_one_line, suggestion
 
 SECTION = "input should be a section of parameters"
@@ -65,23 +64,19 @@ def explain(error: ValidationError, section: type[BaseModel], place: str) -> str
 
 def _causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
     """Drop errors that follow from another: a wrong entry empties its list, an unknown precision lacks all its keys."""
-    places = [_place(error) for error in errors]
-    unknown = [place for error, place in zip(errors, places, strict=True) if _is_unknown_precision(error)]
 
-    def follows(error: ErrorDetails, place: list[str]) -> bool:
+    def follows(error: ErrorDetails) -> bool:
+        place = _place(error)
+        others = [(_place(each), each["type"]) for each in errors if _place(each) != place]
         if error["type"] == "too_short":
-            return any(other[: len(place)] == place and other != place for other in places)
-        return any(place[:2] == section and place != section for section in unknown)
+            return any(other[: len(place)] == place for other, _ in others)
+        return any(place[: len(other)] == other and kind != "too_short" for other, kind in others)
 
-    return [error for error, place in zip(errors, places, strict=True) if not follows(error, place)]
+    return [error for error in errors if not follows(error)]
 
 
 def _place(error: ErrorDetails) -> list[str]:
     return [str(part) for part in error["loc"] if part != "[key]"]
-
-
-def _is_unknown_precision(error: ErrorDetails) -> bool:
-    return error["type"] == "literal_error" and error["loc"][0] == "precisions" and error["loc"][-1] == "[key]"
 
 
 def _sentence(error: ErrorDetails, section: type[BaseModel], start: str) -> str:
@@ -93,8 +88,6 @@ def _sentence(error: ErrorDetails, section: type[BaseModel], start: str) -> str:
         return f"{name} is missing"
     if error["type"] == "too_short":
         return f"{name} is empty"
-    if _is_unknown_precision(error):
-        return f"{name}: unknown precision; known here: {', '.join(PRECISIONS)}"
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}" if place else str(error["ctx"]["error"])
     message = IN_YAML.get(error["type"]) or error["msg"][0].lower() + error["msg"][1:].partition(", got ")[0]
