@@ -2,7 +2,6 @@
 
 import filecmp
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,7 +137,8 @@ def _take_samples(given: str, stated: Stated, taken: Taken) -> None:
     if not trains:
         samples["training"] = 0
     if path.is_dir():
-        samples |= _split(sum(1 for _ in _images_in(path)), path, trains)
+        images = [file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES]
+        samples |= _split(len(images), path, trains)
     elif path.suffix in ARRAY_SUFFIXES:
         samples |= _split(max((shape[0] for shape, _ in headers(path).values() if shape), default=0), path, trains)
     taken.params["samples"] = samples
@@ -185,10 +185,6 @@ def _split(images: int, path: Path, trains: bool) -> dict[str, int]:
     validation, calibration = min(512, max(1, images // 3)), min(256, max(1, images // 6))
     rest = images - validation - calibration
     return {"validation": validation, "calibration": calibration} | ({"training": min(1000, rest)} if trains else {})
-
-
-def _images_in(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _existing(path: str, option: str, instead: str) -> Path:

@@ -58,6 +58,12 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_if_new(path: Path, text: str) -> None:
+    """Write unless the file already says the same. DVC then sees that what was made from it is up to date."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Do the same for a folder: an earlier one stays in place until the new one is complete."""
@@ -157,9 +163,7 @@ class Record(BaseModel):
         write_text(path, self._text())
 
     def write_if_new(self, path: Path) -> None:
-        """Write unless the file already says the same. DVC then sees that what was made from it is up to date."""
-        if not path.is_file() or path.read_text(encoding="utf-8") != self._text():
-            self.write(path)
+        write_if_new(path, self._text())
 
     def _text(self) -> str:
         return self.model_dump_json(indent=2) + "\n"

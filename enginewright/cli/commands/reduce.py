@@ -60,8 +60,6 @@ def run(chosen: Namespace) -> int:
     require_replaceable(out)
     onnx = chosen.graph or chosen.artifacts / "converted" / precision / "model.onnx"
     model = load_graph(onnx)
-    if not model.graph.node:
-        raise EnginewrightError(f"{onnx} has no nodes")
     target = _target(chosen.runtime, params, chosen.artifacts)
     allowed = params.precisions[precision].thresholds.relative_error
     cured = not chosen.without_cures and target.runtime == "openvino"
