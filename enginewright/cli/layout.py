@@ -99,11 +99,8 @@ def files_of(place: Place) -> dict[Path, str]:
     """Return what to write, by path."""
     renewed = renewed_files(place)
     # A file of the owner's own has no such past: an upgrade leaves it as it is.
-    ours = {
-        name: file
-        for name, file in renewed.items()
-        if not file.path.exists() or file.path.read_text(encoding="utf-8") == file.text
-    }
+    there = {name: file.path.read_text(encoding="utf-8") for name, file in renewed.items() if file.path.exists()}
+    ours = {name: file for name, file in renewed.items() if there.get(name, file.text) == file.text}
     return {
         **dict(renewed.values()),
         **as_laid_out(place, ours),
@@ -127,10 +124,8 @@ def lines_of(place: Place) -> dict[Path, str]:
 def has_target(name: str, folder: Path) -> bool:
     """Tell whether the folder's Makefile, which may be the owner's own, can make this."""
     makefile = folder / "Makefile"
-    return (
-        makefile.is_file()
-        and re.search(rf"^{name}\s*:(?!=)", makefile.read_text(encoding="utf-8"), re.MULTILINE) is not None
-    )
+    text = makefile.read_text(encoding="utf-8") if makefile.is_file() else ""
+    return re.search(rf"^{name}\s*:(?!=)", text, re.MULTILINE) is not None
 
 
 def how_to_run(folder: Path) -> str:

@@ -93,9 +93,8 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
 
 def build_parser(whole: Collection[str] = COMMANDS.keys()) -> ArgumentParser:
     """Return a parser that knows all commands by name, and the arguments of these."""
-    parser = ArgumentParser(
-        prog="enginewright", description=__doc__, epilog=EXIT_CODES, formatter_class=RawDescriptionHelpFormatter
-    )
+    form = RawDescriptionHelpFormatter
+    parser = ArgumentParser(prog="enginewright", description=__doc__, epilog=EXIT_CODES, formatter_class=form)
     version = f"%(prog)s {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version and exit")
     if importlib.util.find_spec("shtab"):
@@ -106,9 +105,7 @@ def build_parser(whole: Collection[str] = COMMANDS.keys()) -> ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for name, summary in COMMANDS.items():
         about = f"{summary[0].upper()}{summary[1:]}."
-        its_parser = commands.add_parser(
-            name, help=summary, description=about, formatter_class=RawDescriptionHelpFormatter
-        )
+        its_parser = commands.add_parser(name, help=summary, description=about, formatter_class=form)
         if name in whole:
             command = importlib.import_module(f"enginewright.cli.commands.{name}")
             its_parser.epilog = command.EXAMPLES

@@ -79,10 +79,8 @@ def of_torchvision(name: str) -> Stated:
         return Stated()
     resize, crop = how["resize_size"][0], (how.get("crop_size") or how["resize_size"])[0]
     found = {"resize": resize, "crop": crop, "interpolation": how["interpolation"].value, "mean": list(how["mean"])}
-    return Stated(
-        found | {"std": list(how["std"]), "color": "rgb", "divide_by": 255},
-        f"torchvision's published weights of {name}",
-    )
+    found |= {"std": list(how["std"]), "color": "rgb", "divide_by": 255}
+    return Stated(found, f"torchvision's published weights of {name}")
 
 
 def of_factory(source: str, file: Path | None) -> Stated:

@@ -133,13 +133,9 @@ def _require_possible(model: Any, precision: str, calibration: Any, folder: str 
     if precision not in PRECISIONS:
         raise EnginewrightError(f"precision: there is no {precision}{suggestion(precision, PRECISIONS)}")
     if PRECISIONS[precision].is_mixed:
-        raise EnginewrightError(
-            f"precision: {precision} is mixed of engines that a run has raced; take it from a project"
-        )
+        raise EnginewrightError(f"precision: {precision} is mixed of engines that were raced; take it from a project")
     if PRECISIONS[precision].is_calibrated and calibration is None:
-        raise EnginewrightError(
-            f"{precision} needs calibration: some hundred samples like those that the model will get"
-        )
+        raise EnginewrightError(f"{precision} needs calibration: some hundred samples like those that it will get")
     if folder is None:
         return None
     if (path := Path(folder).absolute()).exists():
@@ -206,10 +202,10 @@ def _kind(array: NDArray[Any]) -> str:
 
 def _array(given: Any) -> NDArray[Any]:
     """Return a tensor of any device, or an array, with floats in the size that engines take."""
-    values = (
-        given.detach().cpu().float() if hasattr(given, "is_floating_point") and given.is_floating_point() else given
-    )
-    array = np.asarray(values.cpu() if hasattr(values, "cpu") else values)
+    if hasattr(given, "detach"):  # a tensor of PyTorch, of whose float types NumPy does not know each
+        given = given.detach().cpu()
+        given = given.float() if given.is_floating_point() else given
+    array = np.asarray(given)
     if array.ndim == 0:
         raise EnginewrightError(
             "example_inputs and calibration hold samples along the first axis, and here is one number"

@@ -98,10 +98,8 @@ def require_new_enough(folder: Path = Path()) -> None:
 def upgrade_hint(folder: Path = Path()) -> str | None:
     made_with = version_of_project(folder)
     if made_with and made_with < type(made_with)(__version__):
-        return (
-            f"this project is of enginewright {made_with}, and {__version__} is installed: "
-            "`enginewright upgrade` renews it"
-        )
+        installed = f"this project is of enginewright {made_with}, and {__version__} is installed"
+        return f"{installed}: `enginewright upgrade` renews it"
     return None
 
 

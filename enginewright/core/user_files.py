@@ -45,9 +45,7 @@ def user_file(path: str, data: Path, setting: str, keywords: str) -> Path:
     if not found.exists():
         raise EnginewrightError(f"{setting}: {path} does not exist; give {keywords} or a path in {data}/")
     if not lies_in(found, data) or found.resolve() == data.resolve():
-        raise EnginewrightError(
-            f"{setting}: {path} does not lie in {data}/, so DVC would not see it change: move it there"
-        )
+        raise EnginewrightError(f"{setting}: {path} does not lie in {data}/, where DVC sees it change: move it there")
     return found
 
 

@@ -58,9 +58,8 @@ def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None
     samples = SampleSet.open(paths.calibration)
     given = open_calibrated(paths.simplified, paths.calibrated, samples)
     if not len(samples):
-        raise EnginewrightError(
-            f"precisions.{precision}.rescue needs calibration samples, and samples.calibration is 0"
-        )
+        place = f"precisions.{precision}.rescue"
+        raise EnginewrightError(f"{place} needs calibration samples, and samples.calibration is 0")
     exact = load_graph(given.graph)
     require_kept_exist(keep, exact)
     with new_folder(paths.rescued) as unfinished, scratch_folder() as scratch:

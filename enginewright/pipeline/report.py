@@ -86,9 +86,7 @@ def gate(verdict: Path, summary: Path) -> None:
     failures = [f"{name}: {', '.join(why)}" for name, why in found.failures.items() if why]
     unsure = [f"{name}: {', '.join(why)}" for name, why in found.unsure.items()]
     if not found.failures:
-        raise EnginewrightError(
-            f"{verdict} judges no precision, so that none is within its thresholds: run `dvc repro`"
-        )
+        raise EnginewrightError(f"{verdict} judges no precision, so none is within its thresholds: run `dvc repro`")
     if failures:
         raise EnginewrightError(f"{'; '.join(failures)}. The report is complete: see {summary}")
     if unsure:

@@ -70,9 +70,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             first = samples.cycled(asked.batches[0])
             contenders = _contenders(opened, paths, here, inference, asked.baselines, first)
             pace = pace_meter(here.device, inference.threads)
-            watches: list[AbstractContextManager[object]] = (
-                [contention_watch, sampler] if sampler else [contention_watch]
-            )
+            watches: list[AbstractContextManager[object]] = [contention_watch, *([sampler] if sampler else [])]
             race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
             sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
         summary = Benchmark(
@@ -93,10 +91,8 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
         )
     _write(paths.report, summary, race, isolated, sampler)
     for ratio in summary.ratios:
-        print(
-            f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} "
-            f"({ratio.low:.2f} to {ratio.high:.2f})"
-        )
+        interval = f"({ratio.low:.2f} to {ratio.high:.2f})"
+        print(f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} {interval}")
 
 
 def _write(report: Path, summary: Benchmark, race: Race, isolated: Isolated, sampler: GpuSampler | None) -> None:

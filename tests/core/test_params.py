@@ -204,7 +204,7 @@ def of_texts(changes):
             of_texts({"samples.text.inputs": ["x"]}),
             "samples.text: inputs: 'x' is none of the usual names, which",
         ),
-        (of_texts({"samples.text.inputs": ["mask"]}), "samples.text: inputs: one input takes the ids, and at most one"),
+        (of_texts({"samples.text.inputs": ["mask"]}), "samples.text: inputs: one takes the ids, and at most one"),
         (
             of_texts({"build.profile.axes.more": {"min": 1, "opt": 2, "max": 3}}),
             "build.profile.axes: texts have one axis beside the batch, and here are ",

@@ -136,9 +136,8 @@ def _git(*arguments: str) -> str | None:
 
 def examine_disk() -> Check:
     if not os.access(".", os.W_OK):  # as in a container's read-only mount
-        return Check(
-            "disk", State.WRONG, f"{Path.cwd()} cannot be written to", "copy the project, or change its rights"
-        )
+        remedy = "copy the project, or change its rights"
+        return Check("disk", State.WRONG, f"{Path.cwd()} cannot be written to", remedy)
     free = shutil.disk_usage(".").free / 1e9
     found, remedy = f"{free:.1f} GB free", f"free {NEEDED_GB:.0f} GB; dvc gc -w drops old results"
     return Check("disk", State.WRONG, found, remedy) if free < NEEDED_GB else Check("disk", State.FINE, found)

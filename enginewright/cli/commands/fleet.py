@@ -37,9 +37,8 @@ def add_arguments(command: ArgumentParser) -> None:
     which.add_argument("--label", metavar="LABEL", help="answer as the target with this runner's label, make no page")
     limit = "choose the cheapest whose answers take no longer, such as 2ms"
     command.add_argument("--latency", type=milliseconds, metavar="MS", help=limit)
-    command.add_argument(
-        "--budget", type=number_above_zero, metavar="COST", help="choose the quickest that costs no more"
-    )
+    quickest = "choose the quickest that costs no more"
+    command.add_argument("--budget", type=number_above_zero, metavar="COST", help=quickest)
     add_path(command, "--page", FILE, default=PAGE, metavar="FILE", help=f"where the page goes, {PAGE} if not given")
     command.add_argument("--json", action="store_true", help="print the answers as JSON")
 

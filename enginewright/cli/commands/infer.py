@@ -60,9 +60,8 @@ def add_arguments(command: ArgumentParser) -> None:
     what = "image files and folders of them, texts and files of them, or files of arrays"
     add_path(command, "samples", FILE, str, nargs="+", metavar="SAMPLE", help=what)
     at_a_time = "samples at a time; the engine's largest if not given"
-    command.add_argument(
-        "--top", type=_positive, default=3, metavar="K", help="how many classes or boxes to name, 3 if not given"
-    )
+    top = "how many classes or boxes to name, 3 if not given"
+    command.add_argument("--top", type=_positive, default=3, metavar="K", help=top)
     command.add_argument("--batch", type=_positive, metavar="N", help=at_a_time)
     command.add_argument("--threads", type=_positive, metavar="N", help="CPU threads; one per usable core if not given")
     command.add_argument("--json", action="store_true", help="a line of JSON for each sample")

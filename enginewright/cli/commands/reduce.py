@@ -43,9 +43,8 @@ def add_arguments(command: ArgumentParser) -> None:
     command.add_argument("--without-cures", action="store_true", help=cures)
     limit = "the relative error from which on a result is wrong; a third of precisions.P.thresholds if not given"
     command.add_argument("--limit", type=number_above_zero, metavar="ERROR", help=limit)
-    command.add_argument(
-        "--seconds", type=number_above_zero, default=600, metavar="SECONDS", help="how long to search, 600"
-    )
+    seconds = "how long to search, 600 if not given"
+    command.add_argument("--seconds", type=number_above_zero, default=600, metavar="SECONDS", help=seconds)
     add_path(command, "--out", FOLDER, metavar="FOLDER", help="reduced/PRECISION if not given")
     where = f"where what the pipeline made is, {ARTIFACTS} if not given"
     add_path(command, "--artifacts", FOLDER, default=ARTIFACTS, metavar="FOLDER", help=where)

@@ -150,10 +150,8 @@ class Params(Section):
             if facts.is_mixed and keep != Keep(op_types=(), nodes=()):
                 yield f"{place}.keep: {name} keeps what the precisions that it is mixed of keep"
             if precision.rescue not in ("auto", "none") and not precision.is_searched:
-                yield (
-                    f"{place}.rescue: a precision is rescued only where its from is searched, "
-                    f"not '{precision.made_from}'"
-                )
+                only = "a precision is rescued only where its from is searched"
+                yield f"{place}.rescue: {only}, not '{precision.made_from}'"
             if precision.rescue != "auto" and "equalize" in precision.rescue and self.calibration.file:
                 yield f"{place}.rescue: equalize measures ranges anew, which calibration.file gives: remove one"
             if not facts.is_quantized and keep.rest != "fp32":

@@ -43,9 +43,7 @@ class BoxesParams(Section):
         if self.chooses_in_graph and self.form in CHOSEN_ALREADY:
             raise ValueError(f"nms: graph chooses boxes, and those of the form {self.form} are chosen: set outside")
         if self.sure < self.score:
-            raise ValueError(
-                f"sure is {self.sure}, and boxes are found from score on, {self.score}: it may not be less"
-            )
+            raise ValueError(f"sure is {self.sure}, and boxes are found from score on, {self.score}: it may be no less")
         return self
 
 

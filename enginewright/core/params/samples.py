@@ -122,9 +122,7 @@ class TextPreprocessing(Section):
                 raise ValueError(f"inputs: '{name}' is none of the usual names, which are {', '.join(MEANINGS)}")
         meanings = [MEANINGS[name] for name in self.inputs]
         if IDS not in meanings or len(set(meanings)) < len(meanings):
-            raise ValueError(
-                f"inputs: one input takes the ids, and at most one each a mask and types; got {self.inputs}"
-            )
+            raise ValueError(f"inputs: one takes the ids, and at most one each a mask and types; got {self.inputs}")
         return self
 
 
