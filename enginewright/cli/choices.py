@@ -80,37 +80,28 @@ def _trains(taken: Taken) -> bool:
 
 def _take_model(model: str, taken: Taken) -> Stated:
     """Take the model, and return what it says of its samples."""
+    library, source, weights = LIBRARY.fullmatch(model), model, "given"
     if model.endswith(".onnx"):
         path = _existing(model, "--model", "an ONNX file")
-        taken.params["model"] = {"source": _copied(path, "models", taken)}
-        taken.params["weights"] = {"source": "given"}
-        return of_onnx(path)
-    if library := LIBRARY.fullmatch(model):
-        return _take_library(library[1] or library[3], library[2] or library[4], taken)
-    if FACTORY.fullmatch(model):
-        file = _require_module(model, taken.folder)
-        taken.params["model"] = {"source": model}
-        taken.params["weights"] = {"source": "given"}
-        return of_factory(model, file)
-    from torchvision.models import list_models
+        source, stated = _copied(path, "models", taken), of_onnx(path)
+    elif library and library[1]:
+        weights, stated = "pretrained", of_timm(library[2])
+    elif library:
+        folder = _existing(library[4], "--model transformers:", "a folder of a model")
+        source, stated = f"transformers:{_copied(folder, 'models', taken)}", of_transformers(folder)
+    elif FACTORY.fullmatch(model):
+        stated = of_factory(model, _require_module(model, taken.folder))
+    else:
+        from torchvision.models import list_models
 
-    if model not in (known := list_models()):
-        raise EnginewrightError(
-            f"--model {model} is no ONNX file, no package.module:factory, and no model of torchvision"
-            f"{suggestion(model, known)}"
-        )
-    taken.params["model"] = {"source": model}
-    return of_torchvision(model)
-
-
-def _take_library(library: str, name: str, taken: Taken) -> Stated:
-    if library == "timm":
-        taken.params["model"], taken.params["weights"] = {"source": f"timm:{name}"}, {"source": "pretrained"}
-        return of_timm(name)
-    folder = _existing(name, "--model transformers:", "a folder of a model")
-    source = _copied(folder, "models", taken)
-    taken.params["model"], taken.params["weights"] = {"source": f"transformers:{source}"}, {"source": "given"}
-    return of_transformers(folder)
+        if model not in (known := list_models()):
+            what = f"--model {model} is no ONNX file, no package.module:factory, and no model of torchvision"
+            raise EnginewrightError(f"{what}{suggestion(model, known)}")
+        weights, stated = "train", of_torchvision(model)
+    taken.params["model"] = {"source": source}
+    if weights != "train":
+        taken.params["weights"] = {"source": weights}
+    return stated
 
 
 def _require_module(model: str, folder: Path) -> Path | None:
@@ -158,11 +149,10 @@ def _prepare(choices: Choices, stated: Stated, taken: Taken, ask: Ask | None) ->
         if stated.text:
             _take_texts(choices.model or "", stated, taken)
     else:
-        chosen = choose(stated, choices.size, ask)
-        samples["preprocessing"] = chosen.values
-        taken.origins.update({f"{PREPROCESSING}.{name}": origin for name, origin in chosen.origins.items()})
+        samples["preprocessing"], origins = choose(stated, choices.size, ask)
+        taken.origins.update({f"{PREPROCESSING}.{name}": origin for name, origin in origins.items()})
         if _trains(taken):
-            training = {"size": longest_side(chosen.values["crop"])}
+            training = {"size": longest_side(samples["preprocessing"]["crop"])}
             taken.params.setdefault("weights", {"source": "train"})["training"] = training
 
 

@@ -211,7 +211,13 @@ def find_texts(places: Sequence[str], prepared: PreparedTexts) -> list[Text]:
         if place == "-":
             found += [_one_input(line, prepared.together) for line in lines_of_standard_input()]
         elif place.endswith(SUFFIXES) and os.path.isfile(place):
-            found += _of_samples(Path(place), prepared.together)
+            columns, rows = read_rows(Path(place))
+            of_texts = TWO if TWO[0] in columns else ONE
+            texts = [tuple(text_in(Path(place), row, column) for column in of_texts) for row in rows]
+            if len(of_texts) < prepared.together:
+                found += [_one_input(text[0], prepared.together) for text in texts]
+            else:
+                found += texts if len(of_texts) == prepared.together else [(part,) for text in texts for part in text]
         else:
             found.append(_one_input(place, prepared.together))
     return found
@@ -228,15 +234,6 @@ def _one_input(text: str, together: int) -> Text:
         tabs = f"the model reads {together} texts as one input, with a tab between them"
         raise EnginewrightError(f"{tabs}, and not {text!r}")
     return parts
-
-
-def _of_samples(file: Path, together: int) -> list[Text]:
-    columns, rows = read_rows(file)
-    of_texts = TWO if TWO[0] in columns else ONE
-    texts = [tuple(text_in(file, row, column) for column in of_texts) for row in rows]
-    if len(of_texts) < together:
-        return [_one_input(text[0], together) for text in texts]
-    return list(texts) if len(of_texts) == together else [(part,) for text in texts for part in text]
 
 
 def find_images(places: Sequence[Path]) -> list[Path]:

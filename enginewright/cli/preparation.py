@@ -5,6 +5,7 @@ import ast
 import json
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -43,11 +44,6 @@ class Stated(NamedTuple):
     text: Mapping[str, Any] | None = None  # of samples.text, for a model of texts
     input: str = ""  # its name
     unknown: str = "nothing says how the model was trained"  # why others are guessed
-
-
-class Chosen(NamedTuple):
-    values: dict[str, Any]
-    origins: dict[str, str]  # by name
 
 
 def of_timm(name: str) -> Stated:
@@ -104,12 +100,10 @@ def of_factory(source: str, file: Path | None) -> Stated:
 
 
 def _literal(node: Any, file: Path) -> Mapping[str, Any] | None:
-    try:
+    with suppress(ValueError, TypeError):
         found = json.loads(json.dumps(ast.literal_eval(node.value)))  # with lists for tuples, as YAML has them
         if found is None or isinstance(found, dict):
             return found
-    except (ValueError, TypeError):
-        pass
     raise EnginewrightError(
         f"{file}, line {node.lineno}: {ATTRIBUTE} must be written out, as a dict such as {{'mean': [0.5, 0.5, 0.5], "
         "'std': [0.5, 0.5, 0.5]}, or None: `enginewright new` reads it without running your code"
@@ -166,8 +160,9 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], str]:
     return shape, dtype.name
 
 
-def choose(stated: Stated, size: int | None, ask: Ask | None) -> Chosen:
-    """Return all of samples.preprocessing. What is not stated and matters is asked for, if there is a terminal."""
+def choose(stated: Stated, size: int | None, ask: Ask | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return all of samples.preprocessing, and where each value is from. What is not stated and matters is asked for,
+    if there is a terminal."""
     values = dict(stated.values or {})
     _require_possible(_filled(values), stated.origin)
     origins, guess = dict.fromkeys(values, f"from {stated.origin}"), f"{GUESS}{stated.unknown}"
@@ -186,7 +181,7 @@ def choose(stated: Stated, size: int | None, ask: Ask | None) -> Chosen:
     values, origins = values | rest, origins | dict.fromkeys(rest, guess)
     _require_possible(values, stated.origin)
     order = [name for name in Preprocessing.model_fields if name in values]
-    return Chosen({name: values[name] for name in order}, {name: origins[name] for name in order})
+    return {name: values[name] for name in order}, {name: origins[name] for name in order}
 
 
 def _filled(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -152,17 +153,14 @@ OURS = re.compile(r"(\x1b\[\d*m|\x1b\[A|[\r\t])")  # colours, and what bars of p
 
 def escape_what_is_printed() -> None:
     """Escape from now on what would control the terminal, in all that this process prints."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream and "write" not in vars(stream):
-            stream.write = _escaping(stream.write)  # type: ignore[method-assign]
 
-
-def _escaping(write: Callable[[str], int]) -> Callable[[str], int]:
-    def escaped(text: str) -> int:
+    def escape(write: Callable[[str], int], text: str) -> int:
         parts = OURS.split(text)  # every second one is ours
         return write("".join(part if odd % 2 else printable(part) for odd, part in enumerate(parts)))
 
-    return escaped
+    for stream in (sys.stdout, sys.stderr):
+        if stream and "write" not in vars(stream):
+            stream.write = partial(escape, stream.write)  # type: ignore[method-assign]
 
 
 # A function in a process of its own can be ended whatever a library does in it.

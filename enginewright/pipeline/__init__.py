@@ -64,7 +64,10 @@ def run_stage(stage: Callable[..., None]) -> None:
     name, given = stage.__name__, arguments_of(stage)
     try:
         if "params" in inspect.signature(stage).parameters:  # all but the gate, which has no time limit either
-            given["params"] = params = _params_for(given.get("precision"))
+            given["params"] = params = Params.read()
+            if (precision := given.get("precision")) not in (None, *params.precisions):
+                listed = ", ".join(params.precisions)
+                raise EnginewrightError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {listed}")
             end_after(params.timeouts.get(name))  # type: ignore[call-overload]  # any name will do
         stage(**given)
     except KeyboardInterrupt:
@@ -73,11 +76,3 @@ def run_stage(stage: Callable[..., None]) -> None:
         if sentence := sentence_of(error):
             sys.exit(f"{name}: {sentence}")
         raise
-
-
-def _params_for(precision: str | None) -> Params:
-    params = Params.read()
-    if precision not in (None, *params.precisions):
-        listed = ", ".join(params.precisions)
-        raise EnginewrightError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {listed}")
-    return params

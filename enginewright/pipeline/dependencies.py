@@ -122,7 +122,7 @@ def code_of_stages(
     named = ((".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path) for path in paths)
     files = {name: path for name, path in named if name not in (*PACKAGES, *unused)}
     sources = _read(files.values(), root / "enginewright" / "__pycache__" / "sources-2.json")
-    beside = {folder: _digests_of_templates(folder) for folder in {path.parent for path in files.values()}}
+    beside = {folder: _digests_beside(folder) for folder in {path.parent for path in files.values()}}
     imports, digests = {}, {}
     for name, path in files.items():
         digest, imported = sources[path]
@@ -158,7 +158,7 @@ def _all_imported(modules: set[str], imports: Mapping[str, set[str]]) -> set[str
     return found
 
 
-def _digests_of_templates(folder: Path) -> dict[Path, str]:
+def _digests_beside(folder: Path) -> dict[Path, str]:
     named = (path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc"))
     return {path: sha256(path) for path in named if not path.name.startswith(".") and not path.name.endswith("~")}
 

@@ -47,21 +47,8 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    is_of_trtexec = holds_exported_times(chosen.before) or holds_exported_times(chosen.after)
-    return _compare_times(chosen) if is_of_trtexec else _compare_runs(chosen)
-
-
-def _compare_times(chosen: Namespace) -> int:
-    if chosen.race:
-        raise EnginewrightError("--race needs the engines of two runs, and times of trtexec have none")
-    before, after = find_exported_times(chosen.before), find_exported_times(chosen.after)
-    changes = compare_times(before, after, chosen.confidence)
-    rows = [change.model_dump() for change in changes]
-    print(json.dumps(rows, indent=2) if chosen.json else f"{describe(changes, chosen.confidence)}\n\n{LIMITS}")
-    return STATUSES.get(conclusion(changes), 0)
-
-
-def _compare_runs(chosen: Namespace) -> int:
+    if holds_exported_times(chosen.before) or holds_exported_times(chosen.after):
+        return _compare_times(chosen)
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
     precisions = [new.precision for _, new in common_precisions(before, after)]
     raced = _race(chosen.before, chosen.after, precisions) if chosen.race else {}
@@ -76,6 +63,16 @@ def _compare_runs(chosen: Namespace) -> int:
     if found != Outcome.REGRESSION and any(entry.validation.not_enough_samples for entry in after.precisions):
         return UNSURE
     return STATUSES.get(found, 0)
+
+
+def _compare_times(chosen: Namespace) -> int:
+    if chosen.race:
+        raise EnginewrightError("--race needs the engines of two runs, and times of trtexec have none")
+    before, after = find_exported_times(chosen.before), find_exported_times(chosen.after)
+    changes = compare_times(before, after, chosen.confidence)
+    rows = [change.model_dump() for change in changes]
+    print(json.dumps(rows, indent=2) if chosen.json else f"{describe(changes, chosen.confidence)}\n\n{LIMITS}")
+    return STATUSES.get(conclusion(changes), 0)
 
 
 def _race(before: str, after: str, precisions: Collection[str]) -> Mapping[str, SpeedChanges]:

@@ -7,8 +7,6 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
-from ruamel.yaml.nodes import ScalarNode
-from ruamel.yaml.representer import RoundTripRepresenter
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import (
@@ -310,13 +308,10 @@ def edit_params(change: Callable[[Content], None], whose: str, params_file: Path
 def _yaml() -> YAML:
     yaml = YAML()
     yaml.width, yaml.preserve_quotes = 120, True
-    yaml.representer.add_representer(type(None), _write_null)
+    # Write null as params.yaml does. By itself, ruamel would write nothing at all.
+    null = "tag:yaml.org,2002:null", "null"
+    yaml.representer.add_representer(type(None), lambda representer, _: representer.represent_scalar(*null))
     return yaml
-
-
-def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
-    """Write null as params.yaml does. By itself, ruamel would write nothing at all."""
-    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
 def read_content(path: Path) -> Content:
