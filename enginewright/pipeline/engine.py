@@ -40,7 +40,11 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
             Examples(examples=()).write(unfinished / EXAMPLES)
         return
     here = Machine.read(paths.machine)
-    expected = _expected(SampleSet.open(paths.validation), paths.reference)
+    known = Reference.read(paths.reference / "reference.json")
+    arrays = {
+        name: np.load(paths.reference / output_file(number), mmap_mode="r") for number, name in enumerate(known.outputs)
+    }
+    expected = Expected(SampleSet.open(paths.validation), arrays, known.made_by, known.by_chance, known.doubt)
     with (
         open_cluster() as cluster,
         open_engine(paths.engine, here, params.inference) as loaded,
@@ -68,13 +72,6 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
         print(f"{precision}: BROKEN THRESHOLD: {line}")
     for line in record.unsure:
         print(f"{precision}: not sure: {line}")
-
-
-def _expected(samples: SampleSet, reference: Path) -> Expected:
-    record = Reference.read(reference / "reference.json")
-    files = (reference / output_file(number) for number, _ in enumerate(record.outputs))
-    outputs = {name: np.load(file, mmap_mode="r") for name, file in zip(record.outputs, files, strict=True)}
-    return Expected(samples, outputs, record.made_by, record.by_chance, record.doubt)
 
 
 def _results(record: Validation) -> str:

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from enginewright.cli.arguments import FILE, add_path
 from enginewright.cli.choices import Choices, take
 from enginewright.cli.layout import (
@@ -25,6 +23,7 @@ from enginewright.cli.layout import (
     has_target,
     how_to_run,
     lines_of,
+    planned_stages,
     renewed_files,
 )
 from enginewright.cli.preparation import Ask, lines_about
@@ -32,6 +31,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder, write_text
 from enginewright.core.installing import UNKNOWN, elsewhere, require_new_enough, upgrade_hint
 from enginewright.core.params.all import edit_params, overlay
+from enginewright.core.params.section import read_yaml
 from enginewright.core.process import start_dvc
 from enginewright.core.text import first_few, last_line
 
@@ -97,7 +97,7 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
     if hint := upgrade_hint(place.folder):
         raise EnginewrightError(hint)
     files = files_of(place)
-    _require_free(place.folder, files)
+    _require_free(place.folder)
     params, home = place.folder / "params.yaml", None if (place.folder / "data").exists() else place.beside
     taken = take(choices, place.folder, home, None if params.exists() else ask)
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -121,9 +121,8 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
         else:
             with new_file(target) as temporary:
                 shutil.copyfile(source, temporary)
-    return _said(
-        place, files, new, list(copied), lines_about(taken.params, taken.origins, params) if params in new else []
-    )
+    about = lines_about(taken.params, taken.origins, params) if params in new else []
+    return _said(place, files, new, list(copied), about)
 
 
 def place_of_one(beside: Path, name: str) -> Place:
@@ -135,26 +134,19 @@ def place_of_one(beside: Path, name: str) -> Place:
     return find_place(beside)._replace(folder=beside / name, beside=beside)
 
 
-def _require_free(folder: Path, files: Mapping[Path, str]) -> None:
+def _require_free(folder: Path) -> None:
     """Refuse a folder whose pipeline or packages would be mixed with ours."""
     elsewhere = f"take a folder of its own, such as `enginewright new {folder.name}/enginewright`"
-    plan = folder / "dvc.yaml"
-    if plan.exists() and plan.read_text(encoding="utf-8") != files[plan]:
-        theirs, ours = (_stages(text, plan) for text in (plan.read_text(encoding="utf-8"), files[plan]))
-        if not ours <= theirs:  # else it is a project of ours, perhaps of another version
-            both = first_few(sorted(theirs & ours), 3)
-            named = f", whose stages {both} are called as ours" if both else ""
-            raise EnginewrightError(f"{plan} is another pipeline{named}: {elsewhere}")
+    plan, ours = folder / "dvc.yaml", planned_stages().keys() - {"machine"}
+    content = read_yaml(plan) if plan.exists() else {"stages": ours}
+    theirs = set(content.get("stages") or ()) if isinstance(content, Mapping) else set[str]()
+    if not ours <= theirs:  # else it is a project of ours, perhaps of another version
+        both = first_few(sorted(theirs & ours), 3)
+        named = f", whose stages {both} are called as ours" if both else ""
+        raise EnginewrightError(f"{plan} is another pipeline{named}: {elsewhere}")
     for name in OURS:
         if any((folder / f"{name}{ending}").exists() for ending in (".py", "/__init__.py")):
             raise EnginewrightError(f"{folder / name} is a package, and the pipeline has one of this name: {elsewhere}")
-
-
-def _stages(text: str, path: Path) -> set[str]:
-    plan = YAML(typ="safe").load(text)
-    if not isinstance(plan, Mapping):
-        raise EnginewrightError(f"{path} is no pipeline of DVC")
-    return set(plan.get("stages") or {})
 
 
 def _init_dvc(place: Place) -> None:
@@ -174,9 +166,8 @@ def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list
         if path not in new and path.read_text(encoding="utf-8") != text and ".enginewright" not in path.parts:
             name = path.relative_to(place.git).as_posix()
             lines.append(f"left {name} as it is; the one of this version differs:")
-            lines += difflib.unified_diff(
-                path.read_text(encoding="utf-8").splitlines(), text.splitlines(), name, "new", "", "", 1, ""
-            )
+            before = path.read_text(encoding="utf-8").splitlines()
+            lines += difflib.unified_diff(before, text.splitlines(), name, "new", "", "", 1, "")
     tracked = "".join(f"dvc add {os.path.relpath(path.resolve(), place.folder)}; " for path in copied)
     if place.folder.joinpath("dvc.yaml") in new and UNKNOWN in elsewhere("pipeline"):
         nightly = renewed_files(place)[NIGHTLY].path.relative_to(place.git)

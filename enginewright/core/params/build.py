@@ -5,12 +5,13 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from enginewright.core.params.section import Section
 
 HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
-ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
+# YAML reads 8.6 as a number.
+ComputeCapability = Annotated[Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"], BeforeValidator(str)]
 TilingLevel = Literal["none", "fast", "moderate", "full"]
 WeightsPlace = Literal["inside", "stripped"]
 Bound = Literal["min", "opt", "max"]
@@ -149,14 +150,6 @@ class TensorRTParams(Section):
     def plugin_names(self) -> list[str]:
         """Return the names that the plugin libraries have in the folder of an engine."""
         return [Path(path).name for path in self.plugins]
-
-    @field_validator("compute_capabilities", mode="before")
-    @classmethod
-    def _allow_missing_quotes(cls, listed: Any) -> Any:
-        """Take numbers as text, because YAML reads 8.6 as a number."""
-        if not isinstance(listed, list):
-            return listed
-        return [str(item) if isinstance(item, float) else item for item in listed]
 
 
 class BuildParams(Section):
