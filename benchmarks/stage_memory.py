@@ -55,7 +55,7 @@ LIBRARIES = (
     "openvino",
     "pandas",
     "PIL.Image",
-    "enginewright.pipeline.stage",
+    "enginewright.pipeline",
 )
 
 
