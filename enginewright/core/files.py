@@ -112,16 +112,14 @@ def scratch_folder() -> Iterator[Path]:
     """Yield an empty folder that is removed when the block ends, or by a later call if this process is killed."""
     _remove_left_folders(Path(tempfile.gettempdir()))
     new = Path(tempfile.mkdtemp(prefix=NEW))
-    descriptor = os.open(new, os.O_RDONLY)
+    folder, descriptor = new.with_name(new.name.replace(NEW, IN_USE)), os.open(new, os.O_RDONLY)
     try:
         with suppress(OSError):  # where folders cannot be locked, leftovers stay
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        folder = new.rename(new.with_name(new.name.replace(NEW, IN_USE)))  # others look at it now that it is locked
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)  # others look at it now that it is locked
+        yield folder
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
 
