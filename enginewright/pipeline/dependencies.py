@@ -15,7 +15,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
-from enginewright.core.facts import RUNTIMES, TASKS
+from enginewright.core.facts import RUNTIMES, TASKS, PrecisionName
 from enginewright.core.files import Record, sha256, write_if_new, write_text
 from enginewright.core.params.all import Params, edit_params, overlay
 from enginewright.core.params.section import PARAMS_FILE, read_yaml
@@ -75,17 +75,17 @@ def _write(path: Path, places: Iterable[str], content: Mapping[str, Any]) -> Non
 
 def what_dvc_misses(params: Params, file: Path = PARAMS_FILE) -> dict[str, Any]:
     """Return the entries of params.yaml that dvc.yaml itself reads, and for which it knows no default."""
-    given = read_yaml(file)
-    missing: dict[str, Any] = {}
-    for section, entry, values in (
-        ("precisions", "from", {name: each.made_from for name, each in params.precisions.items()}),
-        ("mix", "floating", {name: each.floating for name, each in params.mix.items()}),
-    ):
-        for name, value in values.items():
-            if entry not in ((given.get(section) or {}).get(name) or {}):
-                missing.setdefault(section, {})[name] = {entry: value}
-    if unnamed := params.search.keys() - (given.get("search") or {}):
-        missing["search"] = {name: {} for name in params.search if name in unnamed}
+    given, missing = read_yaml(file), dict[str, Any]()
+    needed: dict[str, dict[PrecisionName, dict[str, str]]] = {
+        "precisions": {name: {"from": each.made_from} for name, each in params.precisions.items()},
+        "mix": {name: {"floating": each.floating} for name, each in params.mix.items()},
+        "search": {name: {} for name in params.search},
+    }
+    for section, entries in needed.items():
+        there = given.get(section) or {}
+        for name, entry in entries.items():
+            if name not in there or not entry.keys() <= (there[name] or {}).keys():
+                missing.setdefault(section, {})[name] = entry
     return missing
 
 
