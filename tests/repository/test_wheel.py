@@ -41,7 +41,7 @@ def test_the_archives_are_what_a_package_index_takes(archives):
 
 def test_the_command_starts_where_nothing_else_is_installed(empty, tmp_path):
     assert done(empty / "enginewright", "--version", folder=tmp_path) == f"enginewright {__version__}\n"
-    assert "enginewright upgrade" in done(empty / "enginewright", "--help", folder=tmp_path)
+    assert "130  interrupted" in done(empty / "enginewright", "--help", folder=tmp_path)
     assert "build" in done(empty / "python", "-c", "import enginewright; print(*enginewright.__all__)", folder=tmp_path)
 
 
