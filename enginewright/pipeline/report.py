@@ -5,15 +5,12 @@ from pathlib import Path
 
 from enginewright.core.files import new_file, new_folder
 from enginewright.core.params.all import Params
-from enginewright.graph.simplify import Simplification
 from enginewright.measure.changes import Measurements, Verdict
 from enginewright.measure.history import read_history
-from enginewright.report.evidence import gather_background, gather_findings
-from enginewright.report.metrics import metrics
-from enginewright.report.page.nights import trend_rows
-from enginewright.report.page.pictures import gather_examples, write_pictures
+from enginewright.report.evidence import Places, gather_background, gather_findings
+from enginewright.report.metrics import latency_rows, metrics, tradeoff_rows
+from enginewright.report.page.pictures import gather_examples, trend_rows, write_pictures
 from enginewright.report.page.render import render_page, write_summary
-from enginewright.report.tables import latency_rows, tradeoff_rows
 from enginewright.report.verdict import choose, doubt, failures_of, sentence
 
 
@@ -41,9 +38,9 @@ def report(
 ) -> None:
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     precisions = params.precisions
-    findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, race, machine, converted)
-    graph = Simplification.read(simplified / "simplify.json")
-    background = gather_background(params, graph, simplified / "model.onnx", calibrated, converted, tools)
+    places = Places(engines, converted, validation, benchmark, trace, race, machine)
+    findings = gather_findings(precisions, places)
+    background = gather_background(params, simplified, calibrated, converted, tools)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights, shown = trend_rows(read_history(history)), gather_examples(findings, examples)
     with new_folder(figures) as unfinished:

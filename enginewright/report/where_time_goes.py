@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
 from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import first_few
@@ -72,10 +73,6 @@ def losses(found: Comparison, whole: float) -> list[LayerPair]:
         if pair.ours.milliseconds > CLEARLY_SLOWER * pair.theirs.milliseconds and pair.lost > LEAST_LOSS * whole
     ]
     return sorted(slower, key=lambda pair: pair.lost, reverse=True)
-
-
-def gained_and_lost(entry: Evidence) -> str:
-    return f"What {entry.precision} gained and lost, layer by layer"
 
 
 def slowest_layers(entry: Evidence, findings: Findings) -> Parts:
@@ -178,16 +175,16 @@ def what_is_left(entry: Evidence) -> str | None:
 def left_table(entry: Evidence) -> pd.DataFrame:
     """Give the shares of what is left in floats by kind: of the weights, the operations, and the time of all layers."""
     times = _times_of_kinds(entry)
-    rows = {
-        row.kind: {
+    return pd.DataFrame(
+        {
+            "kind": row.kind,
             "nodes": f"{row.count}",
             "of the weights": f"{row.weights:.1%}",
             "of the operations": f"{row.operations:.1%}",
             "of the time": f"{times[row.kind]:.1%}" if row.kind in times else "-",
         }
         for row in entry.floats
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("kind")
+    ).set_index("kind")
 
 
 def _times_of_kinds(entry: Evidence) -> dict[str, float]:
@@ -244,13 +241,9 @@ class Line(NamedTuple):
 
 
 def fit_line(sizes: Sequence[float], costs: Sequence[float]) -> Line:
-    """Return the line with the least relative errors, so that small sizes count as much as large ones."""
+    """Return the line with the least relative errors, so that small sizes count as much as large ones. None of its
+    parts is below zero: nothing costs less than nothing."""
     size, cost = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
     shares = np.stack([1 / cost, size / cost], axis=1)  # the shares of both parts in each cost should add up to 1
-    fixed, each = (float(part) for part in np.linalg.lstsq(shares, np.ones(len(cost)))[0])
-    alone = [float(share.sum() / (share @ share)) for share in shares.T]  # each part where the other is zero
-    if fixed < 0:  # nothing costs less than nothing
-        fixed, each = 0.0, alone[1]
-    elif each < 0:
-        fixed, each = alone[0], 0.0
-    return Line(fixed, each, float(np.max(np.abs(cost / (fixed + each * size) - 1))))
+    (fixed, each), _ = nnls(shares, np.ones(len(cost)))
+    return Line(float(fixed), float(each), float(np.max(np.abs(cost / (fixed + each * size) - 1))))

@@ -16,7 +16,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.process import end_with_parent, start_dvc
 from enginewright.measure.changes import Verdict
 from enginewright.measure.energy import engine_energy
-from enginewright.report.evidence import Evidence, gather_findings, known_p99
+from enginewright.report.evidence import Evidence, Places, gather_findings, known_p99
 from enginewright.report.verdict import caveats, verdict_on
 from enginewright.targets.answer import Answer, Measured, Speed
 from enginewright.targets.ray_cluster import whole_node
@@ -32,9 +32,8 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
     dvc("repro", "report")
     verdict = Verdict.read(VERDICT)
     validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
-    findings = gather_findings(
-        tuple(params.precisions), ENGINES, validation, benchmark, trace, RACE, MACHINE, CONVERTED
-    )
+    places = Places(ENGINES, CONVERTED, validation, benchmark, trace, RACE, MACHINE)
+    findings = gather_findings(params.precisions, places)
     measured = []
     for entry in findings.precisions:
         name, validated = entry.precision, entry.validation

@@ -7,8 +7,7 @@ import pytest
 from support.findings import raced_twice
 from support.pages import HOSTILE, nights_of, page_of
 
-from enginewright.report.page.nights import trend_rows
-from enginewright.report.page.pictures import write_pictures
+from enginewright.report.page.pictures import trend_rows, write_pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
 

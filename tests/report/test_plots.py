@@ -9,7 +9,7 @@ from dvc_render.vega import VegaRenderer
 from ruamel.yaml import YAML
 from support.paths import ROOT
 
-from enginewright.report.tables import latency_rows, tradeoff_rows
+from enginewright.report.metrics import latency_rows, tradeoff_rows
 
 WRITTEN = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["plots"]
 PLOTS = {name: plot for entry in WRITTEN for name, plot in entry.items()}

@@ -1,12 +1,10 @@
 """Make report pages from made-up findings, and read their HTML."""
 
-import re
 from collections import Counter
 from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
 import pandas as pd
-import pytest
 
 from enginewright.core.params.all import Params
 from enginewright.engine.tools import Tools
@@ -15,8 +13,7 @@ from enginewright.graph.simplify import Simplification
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
 from enginewright.report.evidence import Background, Maker
-from enginewright.report.metrics import metrics
-from enginewright.report.page.nights import trend_rows
+from enginewright.report.page.pictures import trend_rows
 from enginewright.report.page.render import render_page
 from enginewright.report.verdict import failures_of
 from support.paths import ROOT
@@ -30,26 +27,23 @@ class Reader(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.open, self.tags, self.figures, self.words = [], Counter(), [], []
+        self.open, self.tags, self.words = [], Counter(), []
         self.feed(page.replace("<wbr>", ""))
         assert self.open == []
 
     def handle_starttag(self, tag, attributes):
         self.tags[tag] += 1
-        found = dict(attributes)
         if tag not in VOID:
-            self.open.append((tag, found.get("data-metric")))
+            self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):
         self.tags[tag] += 1
 
     def handle_endtag(self, tag):
-        assert self.open.pop()[0] == tag
+        assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1][1]:
-            self.figures.append((self.open[-1][1], data))
-        if not any(tag in ("script", "style") for tag, _ in self.open):
+        if not {"script", "style"} & {*self.open}:
             self.words.append(data)
 
     @property
@@ -102,28 +96,6 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
 
 def page_of(found, background=None, **must_pay):
     return render_page(found, background or background_of(), failures_of(found, must_pay), trend_rows([]))
-
-
-def flat(figures, place=""):
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{place}{name}.")
-        else:
-            yield f"{place}{name}", value
-
-
-def require_same_figures(shown, found):
-    """Require that every figure that names its metric equals it, to the digits shown."""
-    known, seen = dict(flat(metrics(found))), set()
-    for metric, text in shown:
-        digits = re.match(r"-?[\d.,]+(e[-+]\d+)?", text)[0].replace(",", "")
-        mantissa, _, power = digits.partition("e")
-        unit = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
-        wanted = known[metric] / (1e6 if metric.endswith("_ppm") else 1)
-        # metrics.json is rounded as well, to three digits or two decimals
-        assert float(digits) == pytest.approx(wanted, abs=0.51 * unit, rel=0.006), metric
-        seen.add(metric)
-    return seen
 
 
 def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdicts=None, error=0.01):

@@ -193,11 +193,11 @@ def test_a_failed_target_is_a_row_with_its_reason_and_what_is_not_told_is_never_
     answers = [answer("desk", (1, 8.0, 9.0)), broken]
     refused = Measured(precision="fp8", verdict="not built", why="no GPU of compute capability 8.9")
     answers[0] = answers[0].model_copy(update={"precisions": (*answers[0].precisions, refused)})
-    rows = {row[0].text: [cell.text for cell in row] for row in all_rows(fleet, answers).rows}
-    assert rows["fp8 on desk"][1:3] == ["not built", "-"]
+    rows = all_rows(fleet, answers)
+    assert [*rows.loc["fp8 on desk"][:2]] == ["not built", "-"]
     assert "fp8 on desk, not built: no GPU of compute capability 8.9" in as_text("net", fleet, answers)
-    assert rows["h200"][1:3] == ["failed", "-"]
-    assert rows["int8 on desk"][-2:] == ["0.222", "not told"]
+    assert [*rows.loc["h200"][:2]] == ["failed", "-"]
+    assert [*rows.loc["int8 on desk"][-2:]] == ["0.222", "not told"]
     page = render_fleet(fleet, {"<net>": answers})
     assert "no node has the resource" in page
     assert "&lt;net&gt;" in page

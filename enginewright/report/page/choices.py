@@ -2,11 +2,12 @@
 
 from collections import Counter
 
+import pandas as pd
+
 from enginewright.core.text import counted, first_few
 from enginewright.precision.records import Mix, Rescue, Search, SearchedLayer, errors_in_words
 from enginewright.report.page.charts import Row, bar, dot, draw_rows
 from enginewright.report.page.picture import Figure, Picture, from_zero
-from enginewright.report.tables import Table, table
 from enginewright.report.where_time_goes import Times
 
 MOST_SAMPLES = 12
@@ -54,7 +55,7 @@ def _draw_path(found: Search) -> Picture:
     title = f"What is lost with the layers in floating point that {found.precision} loses most by"
     scale = from_zero([200.0 if any(step.used > 1 for step in found.path) else 100.0])
     unit = "% of what the thresholds allow; up to 200 are drawn"
-    return draw_rows("search-path", title, rows, unit, scale=scale, beside=100)
+    return draw_rows("search-path", title, rows, unit, scale, beside=100)
 
 
 def _changed_samples(found: Search) -> list[Figure]:
@@ -109,17 +110,12 @@ def _draw_times(found: Search, layers: list[SearchedLayer], times: Times) -> Pic
     return draw_rows("search-times", title, rows, unit)
 
 
-def rescue_table(found: Rescue) -> Table:
+def rescue_table(found: Rescue) -> pd.DataFrame:
     """List what was tried before a search, and what each brought."""
-    fitted, confirmed = found.samples
-    caption = (
-        f"Rescues of {found.precision}, fitted to {fitted} calibration samples: the relative error of the outputs of "
-        f"{confirmed} others: the mean, and in parentheses that of all at once"
-    )
     first = "-" if found.tried else "no rescue is asked for"
     if found.tried and found.enough is not None and found.error < found.enough:
         first = f"below {found.enough:.0%}, so that only what is quick was tried"
-    rows = [["as calibrated", errors_in_words(found.error, found.at_once), first]]
+    rows = {"as calibrated": (errors_in_words(found.error, found.at_once), first)}
     for each in found.tried:
         error, brought = "-", "does not apply to this graph"
         if each.error is not None:
@@ -127,35 +123,37 @@ def rescue_table(found: Rescue) -> Table:
             change = each.error / found.error - 1 if found.error else 0.0
             layers = f": {first_few(found.spared)} in floating point" if found.spared else ""
             brought = f"{change:+.0%}, {f'kept{layers}' if each.names == found.kept else 'not kept'}"
-        rows.append([" and ".join(each.names), error, brought])
-    return table(caption, ["rescue", "error", "brought"], rows)
+        rows[" and ".join(each.names)] = error, brought
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["error", "brought"]).rename_axis("rescue")
 
 
-def candidates_table(mix: Mix) -> Table:
+def candidates_table(mix: Mix) -> pd.DataFrame:
     """List what a mix was chosen from, with what each promised and delivered."""
     rows = []
     for number, candidate in enumerate(mix.candidates):
         delivered = mix.delivered if number == mix.mixed else None
-        rows.append(
-            [
-                mix.types[number] if number < len(mix.types) else f"mix {number - len(mix.types) + 1}",
-                *(f"{candidate.assignment.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]),
-                candidate.promised.in_figures(),
-                "-" if candidate.raced is None else f"{candidate.raced:.3f}",
-                delivered.in_figures() if delivered else "-",
-                f"{candidate.used:.0%}",
-            ]
-        )
-    columns = ["candidate", *(f"parts in {name}" for name in mix.types[1:]), "promised by layer times", "race of all"]
-    columns += [f"delivered, over {mix.rival}", "of what thresholds allow"]
-    return table(f"Candidates for {mix.precision}: times as fast as int8 at batch {mix.batch}", columns, rows)
+        row = {
+            "candidate": mix.types[number] if number < len(mix.types) else f"mix {number - len(mix.types) + 1}",
+            **{
+                f"parts in {name}": f"{candidate.assignment.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]
+            },
+            "promised by layer times": candidate.promised.in_figures(),
+            "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
+            f"delivered, over {mix.rival}": delivered.in_figures() if delivered else "-",
+            "of what thresholds allow": f"{candidate.used:.0%}",
+        }
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("candidate")
 
 
-def blocks_table(mix: Mix) -> Table:
+def blocks_table(mix: Mix) -> pd.DataFrame:
     assignment = mix.candidates[mix.mixed or 0].assignment  # the first is all in int8
-    rows = [
-        [block.first, block.last, *(f"{block.milliseconds[name]:.3f}" for name in mix.types), chosen]
+    return pd.DataFrame(
+        {
+            "first node": block.first,
+            "last node": block.last,
+            **{f"ms in {name}": f"{block.milliseconds[name]:.3f}" for name in mix.types},
+            "in the best mix": chosen,
+        }
         for chosen, block in zip(assignment, mix.blocks, strict=True)
-    ]
-    columns = ["first node", "last node", *(f"ms in {name}" for name in mix.types), "in the best mix"]
-    return table("The parts of the graph, and the times of their layers", columns, rows)
+    ).set_index("first node")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-WIDE, NARROW = "wide", "narrow"  # classes: page.css says which of them is seen at which width
+WIDE = "wide"  # the class of what a narrow picture has no room for
 TEXT_HEIGHT = 15
 LETTER = 7.4  # pixels that a letter takes, about
 MOST_LINES = 4  # lines of the longest baseline: PyTorch, how it is launched, its layout, its numbers
@@ -28,13 +28,9 @@ class Picture:
     Places across are shares of the width, heights are pixels: it fills any width, and its text keeps its size.
     """
 
-    def __init__(
-        self, key: str, title: str, details: str, height: float, around: Sequence[float], narrow: float | None = None
-    ) -> None:
-        """`around` has the pixels for labels at the top, right, bottom and left; `narrow` those at the right of a
-        narrow picture."""
+    def __init__(self, key: str, title: str, details: str, height: float, around: Sequence[float]) -> None:
+        """`around` has the pixels for labels at the top, right, bottom and left."""
         self.height, self.around = height, around
-        self.narrow = around[1] if narrow is None else narrow
         self.root = Element(
             "svg", {"class": "chart", "role": "img", "aria-labelledby": f"{key}-title {key}-description"}
         )
@@ -73,13 +69,10 @@ class Picture:
         return added
 
     def __html__(self) -> str:
-        """Return the picture as a part of a page, whose style makes room for the labels."""
+        """Return the picture as a part of a page, with room for the labels."""
         top, right, bottom, left = self.around
-        style = (
-            f"--wide:{right:g}px;--narrow:{self.narrow:g}px;"
-            f"height:{self.height + top + bottom:g}px;padding:{top:g}px var(--right) {bottom:g}px {left:g}px"
-        )
-        whole = Element("svg", self.root.attrib | {"style": style})
+        whole_height, padding = self.height + top + bottom, f"{top:g}px {right:g}px {bottom:g}px {left:g}px"
+        whole = Element("svg", self.root.attrib | {"style": f"height:{whole_height:g}px;padding:{padding}"})
         whole.extend(self.root)
         return ElementTree.tostring(whole, encoding="unicode")
 

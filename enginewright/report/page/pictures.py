@@ -1,9 +1,10 @@
-"""Pictures of what was measured, and of what explains it: errors of single samples, calibration, the graph."""
+"""Pictures of what was measured, of what explains it, and of speed and error from night to night."""
 
 import base64
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,10 +12,13 @@ import pandas as pd
 
 from enginewright.core.facts import QUANTIZED
 from enginewright.core.params.measuring import EAGER
-from enginewright.core.text import KILOBYTE, MEGABYTE, figure, file_size, first_few
+from enginewright.core.text import KILOBYTE, MEGABYTE, counted, figure, file_size, first_few
+from enginewright.graph.simplify import Simplification
+from enginewright.measure.changes import Outcome
 from enginewright.measure.examples import EXAMPLES, Example, Examples
-from enginewright.measure.records import ENGINE, Latency, baseline_title
-from enginewright.report.evidence import Background, Evidence, Findings, Simplified, known_p99
+from enginewright.measure.history import GATE, History
+from enginewright.measure.records import ENGINE, baseline_title
+from enginewright.report.evidence import Background, Evidence, Findings, known_p99
 from enginewright.report.page.charts import (
     Axes,
     Curve,
@@ -29,14 +33,15 @@ from enginewright.report.page.charts import (
     draw_points,
     draw_rows,
 )
-from enginewright.report.page.nights import draw_trends
 from enginewright.report.page.picture import Figure, Picture, Scale, around, decades, from_zero, short, write_figures
 from enginewright.report.verdict import recommend
-from enginewright.report.wording import noisy_as_quoted
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
 LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
 MOST_HISTOGRAMS = 120  # more would make the page heavy
+MOST_NIGHTS = 60  # that are drawn of a machine and model
+LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed", GATE: "failed"}
+OF_NIGHT = {"date", "revision", "precision", "metric", "accuracy", "relative_error"}
 
 Looks = Mapping[str, str]
 
@@ -102,7 +107,7 @@ def _draw_against_speed(
     for entry, (value, text) in zip(findings.precisions, values, strict=True):
         ratio = findings.quoted(entry)
         tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
-        name = entry.precision + (" *" if noisy_as_quoted(findings, entry) else "")
+        name = entry.precision + (" *" if findings.is_noisy(entry) else "")
         points.append(Point(name, *ratio, value, looks[entry.precision], tooltip))
     described = f"{'; '.join(point.tooltip for point in points)}."
     return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", described, points, axes, less)
@@ -115,8 +120,12 @@ def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
         rows = []
         for label, look, entry, contender in _contenders(findings, looks):
             latency = entry.latency(batch, contender)
-            rows.append(Row(label, _spread(latency), f"{short(latency.p50)} ms", look))
-        drawn = draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, "ms per batch", "Medians: ")
+            p50, p99 = f"{short(latency.p50)} ms", known_p99(latency)
+            told = f"p50 {p50}, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
+            marks = [Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []
+            marks += [Mark("range", latency.p50, latency.p90), dot(latency.p50, tooltip=told)]
+            rows.append(Row(label, tuple(marks), p50, look))
+        drawn = draw_rows(f"latency-{batch}", f"Median latency at batch {batch}", rows, "ms per batch")
         pictures.append(Figure(f"Batch {batch}", drawn))
     return pictures
 
@@ -127,16 +136,6 @@ def _contenders(findings: Findings, looks: Looks) -> list[tuple[str, str, Eviden
     first = findings.precisions[0]
     baselines = [(baseline_title(name), "faint", first, name) for name in findings.baselines]
     return baselines + [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
-
-
-def _spread(latency: Latency) -> tuple[Mark, ...]:
-    p99 = known_p99(latency)
-    tooltip = f"p50 {short(latency.p50)} ms, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
-    return (
-        *([Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []),
-        Mark("range", latency.p50, latency.p90),
-        dot(latency.p50, tooltip=tooltip),
-    )
 
 
 def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -163,30 +162,23 @@ def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
 
 
 def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw the rates by batch size, with a bar for each number of requests in flight."""
-    return [Figure(f"Batch {batch}", _throughput(findings, looks, batch)) for batch in findings.batches]
-
-
-def _throughput(findings: Findings, looks: Looks, batch: int) -> Picture:
-    rows, kind = [], findings.kind
-    for label, look, entry, contender in _contenders(findings, looks):
-        if contender != ENGINE:
-            rate = entry.latency(batch, contender).images_per_second
-            drawn = bar(rate, tooltip=f"{rate:,.0f} {kind}/s, 1 request")
-            rows.append(Row(label, (drawn,), f"{rate:,.0f}", look))
-            continue
-        found = entry.throughputs(batch)
-        rates = [entry.images_per_second(one) for one in found]
-        bars = []
-        for one, rate in zip(found, rates, strict=True):
-            single = one.requests == 1
-            how = "1 request" if single else f"{one.requests} requests in flight"
-            bars.append(bar(rate, f"{look} lighter" if single else look, f"{rate:,.0f} {kind}/s, {how}"))
-        figures = " · ".join(f"{rate:,.0f}" for rate in rates)
-        most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
-        rows.append(Row(label, tuple(bars), figures, look, most))
-    title, about = f"Throughput at batch {batch}", f"{kind.capitalize()} per second: "
-    return draw_rows(f"throughput-{batch}", title, rows, f"{kind}/s", about)
+    """Draw the rates by batch size, with a bar for each number of requests in flight, and say the highest."""
+    pictures, kind = [], findings.kind
+    for batch in findings.batches:
+        rows = []
+        for label, look, entry, contender in _contenders(findings, looks):
+            if contender == ENGINE:
+                rates = {one.requests: entry.images_per_second(one) for one in entry.throughputs(batch)}
+            else:
+                rates = {1: entry.latency(batch, contender).images_per_second}
+            bars = []
+            for requests, rate in rates.items():
+                lighter = " lighter" if requests == 1 and len(rates) > 1 else ""
+                bars.append(bar(rate, f"{look}{lighter}", f"{rate:,.0f} {kind}/s, {counted(requests, 'request')}"))
+            rows.append(Row(label, tuple(bars), f"{max(rates.values()):,.0f}", look))
+        drawn = draw_rows(f"throughput-{batch}", f"Throughput at batch {batch}", rows, f"{kind}/s, at most")
+        pictures.append(Figure(f"Batch {batch}", drawn))
+    return pictures
 
 
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -234,8 +226,7 @@ def _executed(entry: Evidence) -> Picture:
             start += count
         counts = ", ".join(mark.tooltip for mark in marks)
         rows.append(Row(kind, tuple(marks), counts, "plain" if kind in computing else "faint"))
-    title = f"Types that {entry.precision} executes"
-    return draw_rows(f"executed-{entry.precision}", title, rows, "layers")
+    return draw_rows(f"executed-{entry.precision}", f"Types that {entry.precision} executes", rows, "layers")
 
 
 def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -271,9 +262,8 @@ def _margins(entries: Sequence[Evidence], looks: Looks) -> Picture:
         value = f"{worst:.0f}%" if worst > LEAST_MARGIN else f"under {LEAST_MARGIN}%"
         rows.append(Row(entry.precision, marks, value, looks[entry.precision]))
     least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
-    scale = Scale(max(LEAST_MARGIN, least), 100)
-    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
-    return draw_rows("margins", title, rows, unit, "The one that kept least: ", scale, beside=0)
+    title = "How much of its lead PyTorch's answer keeps where it keeps least"
+    return draw_rows("margins", title, rows, "% of PyTorch's lead", Scale(max(LEAST_MARGIN, least), 100), beside=0)
 
 
 def histogram_pictures(background: Background) -> list[Figure]:
@@ -283,13 +273,14 @@ def histogram_pictures(background: Background) -> list[Figure]:
     pictures = []
     for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS]):
         maker, method, sketch = background.makers.get(name), calibration.methods.get(name), sketches[name]
-        title = (maker.title if maker else f"input {name}") + (f", by {method}" if method else "")
+        title = f"{maker.kind} {maker.name}".rstrip() if maker else f"input {name}"
+        title += f", by {method}" if method else ""
         drawn = draw_histogram(f"histogram-{number}", name, sketch, calibration.amax[name])
         pictures.append(Figure(f"{title}, {sketch.clipped:.3%} clipped", drawn))
     return pictures
 
 
-def describe_nodes(simplified: Simplified) -> str:
+def describe_nodes(simplified: Simplification) -> str:
     """Say how many nodes there were and are, and which kinds of them are gone."""
     before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
     if before == after:
@@ -299,7 +290,7 @@ def describe_nodes(simplified: Simplified) -> str:
     return "; ".join([f"{before.total()} nodes became {after.total()}", *counts]) + "."
 
 
-def operator_picture(simplified: Simplified) -> Picture:
+def operator_picture(simplified: Simplification) -> Picture:
     """Draw two bars for each type of operator: as exported, and simplified."""
     before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
     rows = []
@@ -329,10 +320,79 @@ def gather_examples(findings: Findings, folder: Path) -> dict[str, list[Drawn]]:
     chosen = recommend(findings)
     found: dict[str, list[Drawn]] = {}
     for entry in findings.precisions:
+        files = folder / entry.precision
         if entry.precision in QUANTIZED or entry is chosen:
-            files = folder / entry.precision
             for each in Examples.read(files / EXAMPLES).examples:
                 content = base64.b64encode((files / each.file).read_bytes()).decode() if each.file else ""
                 picture = f"data:image/jpeg;base64,{content}" if content else ""
                 found.setdefault(entry.precision, []).append(Drawn(each, picture))
     return found
+
+
+@dataclass(frozen=True)
+class Dates(Scale):
+    """A scale of nights side by side. A picture has room for three dates."""
+
+    dates: tuple[str, ...] = ()
+
+    @property
+    def ticks(self) -> list[float]:
+        return [float(place) for place in sorted({0, (len(self.dates) - 1) // 2, len(self.dates) - 1})]
+
+    def tick_label(self, tick: float) -> str:
+        return self.dates[int(tick)]
+
+
+def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
+    """Return a row for each night and precision, from which the pictures are drawn."""
+    return pd.DataFrame(
+        {
+            "setting": history.setting.title,
+            **night.model_dump(include=OF_NIGHT),
+            "speedup": night.speed(),
+            "verdict": night.verdict,
+        }
+        for history in histories
+        for night in sorted(history.nights(), key=lambda night: night.date)
+    )
+
+
+def draw_trends(rows: pd.DataFrame) -> dict[str, list[Figure]]:
+    """Draw the rows that trend_rows makes. Return two pictures by machine and model; none before the first night."""
+    if not len(rows):
+        return {}
+    settings = rows.groupby("setting", sort=False)
+    return {str(setting): _of_setting(f"nights-{number}", of) for number, (setting, of) in enumerate(settings)}
+
+
+def _of_setting(key: str, rows: pd.DataFrame) -> list[Figure]:
+    dates = sorted(rows["date"].unique())[-MOST_NIGHTS:]
+    nights = Dates(0, max(1, len(dates) - 1), dates=tuple(f"{date:%Y-%m-%d}" for date in dates))
+    latest = rows[rows["date"].isin(dates)].assign(night=lambda found: found["date"].map(dates.index))
+    speed = Axes(nights, from_zero(latest["speedup"]), "", "times PyTorch, mean of batch sizes")
+    error = Axes(nights, decades(latest["relative_error"], LEAST_ERROR), "", "relative error of the logits")
+    return [
+        Figure("Higher is faster", _trend(f"{key}-speed", latest, "speedup", speed)),
+        Figure("Lower is closer to PyTorch", _trend(f"{key}-error", latest, "relative_error", error)),
+    ]
+
+
+def _trend(key: str, rows: pd.DataFrame, figure: str, axes: Axes) -> Picture:
+    """Draw a curve for each precision. The fastest of the last night stands out."""
+    last = rows.groupby("precision", sort=False).last()
+    curves = []
+    for precision, nights in rows.groupby("precision", sort=False):
+        points = tuple(zip(nights["night"], nights[figure], strict=True))
+        look = "strong" if precision == last["speedup"].idxmax() else "plain"
+        dots = [
+            Dot(
+                *point,
+                LOOKS_OF_NIGHTS.get(verdict, look),
+                f"{axes.x.tick_label(point[0])}: {short(point[1])}, {verdict}",
+            )
+            for point, verdict in zip(points, nights["verdict"], strict=True)
+            if verdict in LOOKS_OF_NIGHTS or point is points[-1]
+        ]
+        curves.append(Curve(str(precision), points, look, tuple(dots)))
+    figures = "; ".join(f"{name} {short(row[figure])}, {row['verdict']}" for name, row in last.iterrows())
+    return draw_curves(key, f"{axes.beside}, night by night", f"The last night of each: {figures}.", curves, axes)
