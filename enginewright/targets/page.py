@@ -10,8 +10,16 @@ from enginewright.report.page.charts import Mark, Row, bar, dot, draw_rows
 from enginewright.report.page.picture import Figure, short
 from enginewright.report.page.render import open_templates
 from enginewright.report.tables import device
-from enginewright.targets.answer import NOT_YET, PASSED, Answer, Measured, Speed
-from enginewright.targets.choice import cost_of, frontier, offers_of
+from enginewright.targets.answer import (
+    NOT_YET,
+    PASSED,
+    Answer,
+    Measured,
+    Speed,
+    cost_of,
+    frontier,
+    offers_of,
+)
 from enginewright.targets.file import Fleet
 
 COLUMNS = (
