@@ -60,6 +60,5 @@ def report(
     unsure = {each.precision: few for each in measured if (few := each.validation.not_enough_samples)}
     sure = choice.engine.precision if choice and choice.is_sure else None
     offered = choice.engine.precision if choice and not choice.is_sure else None
-    why = doubt(findings, choice) if choice else ""
-    Verdict(recommended=sure, offered=offered, doubt=why, failures=failures, unsure=unsure).write(verdict)
+    Verdict(recommended=sure, offered=offered, doubt=doubt(findings), failures=failures, unsure=unsure).write(verdict)
     print(f"{sentence(findings).replace('*', '')}\nMore in {page}")

@@ -2,7 +2,7 @@
 floats."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +13,7 @@ from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import first_few
 from enginewright.engine.record import LayerTime, node_names, short_kind, short_name
 from enginewright.precision.floats import floats_in_words
-from enginewright.precision.records import Search
-from enginewright.report.evidence import Evidence, Findings, Maker
+from enginewright.report.evidence import Evidence, Findings
 
 CLEARLY_SLOWER = 1.1  # times the other layer; noise makes less
 LEAST_LOSS = 0.005  # as a share of the engine's time; smaller losses do not matter
@@ -24,7 +23,6 @@ FAR_FROM_LATENCY = 1.5
 LARGEST_DEVIATION = 0.1  # beyond it, a line does not describe the costs
 
 Parts = list[str | pd.DataFrame]
-Milliseconds = dict[str, float]  # by the node that an engine's layer begins with, as it fuses others into it
 
 
 class LayerPair(NamedTuple):
@@ -88,12 +86,6 @@ def slowest_layers(entry: Evidence, findings: Findings) -> Parts:
     which = f"The {MOST_LAYERS} slowest:" if len(ran) > MOST_LAYERS else "All of them, the slowest first:"
     total = f"{trace.milliseconds:.2f} ms in {len(ran)} layers{beside} {which}"
     return [total, _time_table(entry, ran[:MOST_LAYERS])]
-
-
-def next_slowest_layers(entry: Evidence, most: int) -> pd.DataFrame | None:
-    """Return the layers that follow the slowest ones, at most so many: the page folds them away."""
-    others = _by_time(entry.trace.layers)[MOST_LAYERS:][:most]
-    return _time_table(entry, others) if others else None
 
 
 def _by_time(layers: Sequence[LayerTime]) -> list[LayerTime]:
@@ -193,35 +185,6 @@ def _times_of_kinds(entry: Evidence) -> dict[str, float]:
     for layer in entry.trace.layers:
         if kind := kinds.get(node_names(layer)[0]):
             found[kind] = found.get(kind, 0.0) + layer.milliseconds / entry.trace.milliseconds
-    return found
-
-
-class Times(NamedTuple):
-    """How long the layers of a search take on this machine, in the precision searched and in floating point."""
-
-    beside: str  # the fastest precision that is not quantized
-    batch: int
-    searched: Milliseconds
-    floating: Milliseconds
-
-
-def times_of(found: Search, findings: Findings, makers: Mapping[str, Maker]) -> Times | None:
-    """Return what both engines take for each layer, or None where there are no such times."""
-    own = next((entry for entry in findings.precisions if entry.precision == found.precision), None)
-    other, names = fastest_in_floats(findings), {layer.name for layer in found.layers}
-    if own is None or other is None:
-        return None
-    searched, floating = (_by_layer(entry.trace.layers, names, makers) for entry in (own, other))
-    return Times(other.precision, own.trace.batch, searched, floating) if searched and floating else None
-
-
-def _by_layer(layers: Sequence[LayerTime], names: Collection[str], makers: Mapping[str, Maker]) -> Milliseconds:
-    """Return the time of each layer that is named after one of the nodes, or after what such a node returns."""
-    found: Milliseconds = {}
-    for layer in layers:
-        made_by = (makers[name].name if name in makers and name not in names else name for name in node_names(layer))
-        if main := next((name for name in made_by if name in names), None):
-            found[main] = found.get(main, 0.0) + layer.milliseconds
     return found
 
 

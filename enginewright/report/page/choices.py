@@ -1,16 +1,12 @@
 """What was tried on the way to a precision: pictures of a search, and tables of its rescues and of a mix."""
 
-from collections import Counter
-
 import pandas as pd
 
 from enginewright.core.text import counted, first_few
-from enginewright.precision.records import Mix, Rescue, Search, SearchedLayer, errors_in_words
-from enginewright.report.page.charts import Row, bar, dot, draw_rows
+from enginewright.precision.records import Mix, Rescue, Search, errors_in_words
+from enginewright.report.page.charts import Row, bar, draw_rows
 from enginewright.report.page.picture import Figure, Picture, from_zero
-from enginewright.report.where_time_goes import Times
 
-MOST_SAMPLES = 12
 MOST_LAYERS = 40  # those that lose most, in the order of the graph
 
 
@@ -20,28 +16,13 @@ def describe_search(found: Search) -> str:
     return f"{words[0].upper()}{words[1:]}{samples}."
 
 
-def search_pictures(found: Search, times: Times | None) -> list[Figure]:
+def search_pictures(found: Search) -> list[Figure]:
     """Draw the path of the search, and what the layers lose that lose most; nothing if int8 needed no search."""
     if len(found.path) < 2:
         return []
-    measured = [(layer, layer.loss) for layer in found.layers if layer.loss is not None]
-    worst = {layer.name for layer, _ in sorted(measured, key=lambda pair: -pair[1])[:MOST_LAYERS]}
-    losses = [(layer, 100 * loss, f"{loss:.2%}") for layer, loss in measured if layer.name in worst]
-    costs = f"What {found.precision} costs each layer alone"
-    unit = "relative error of the outputs, %; spared layers in colour"
-    buys = f"What {found.precision} buys the same layers"
-    work = [(layer, 100 * layer.work, f"{layer.work:.1%}") for layer, _, _ in losses]
-    of_work = "% of the work of all layers, as estimated"
     return [
         Figure("The sets of layers that were tried, the fewest first", _draw_path(found)),
-        *_changed_samples(found),
-        Figure(f"{costs}, in the order of the graph", _draw_layers("losses", found, costs, losses, unit)),
-        Figure(f"{buys} in time", _draw_times(found, [layer for layer, _, _ in losses], times))
-        if times
-        else Figure(
-            f"{buys}: their work, as there are no times of layers here",
-            _draw_layers("work", found, "The work of each layer", work, of_work),
-        ),
+        Figure(f"What {found.precision} costs each layer alone, in the order of the graph", _draw_losses(found)),
     ]
 
 
@@ -58,56 +39,17 @@ def _draw_path(found: Search) -> Picture:
     return draw_rows("search-path", title, rows, unit, scale, beside=100)
 
 
-def _changed_samples(found: Search) -> list[Figure]:
-    """Draw the samples that change their answer by most of the sets that were tried on them: it takes the least to do
-    so."""
-    places = {name: place for step in found.path for name, place in step.changed.items()}
-    if not places:
-        return []
-    changes = Counter(name for step in found.path for name in step.changed)
-    tried = {name: sum(place < step.looked_at for step in found.path) for name, place in places.items()}
-    most = sorted(places, key=lambda name: (changes[name] / tried[name], changes[name]), reverse=True)
+def _draw_losses(found: Search) -> Picture:
+    measured = [(layer, layer.loss) for layer in found.layers if layer.loss is not None]
+    worst = {layer.name for layer, _ in sorted(measured, key=lambda pair: -pair[1])[:MOST_LAYERS]}
     rows = []
-    for name in most[:MOST_SAMPLES]:
-        remains = name in found.chosen.changed
-        length = bar(100 * changes[name] / tried[name], "strong" if remains else "faint")
-        rows.append(Row(name, (length,), f"{changes[name]} of {tried[name]}", "strong" if remains else "plain"))
-    title = f"Calibration samples whose answer changes by {found.precision}"
-    unit = "% of the sets tried on the sample; in colour: the chosen one, too"
-    drawn = draw_rows("search-changed", title, rows, unit, scale=from_zero([100.0]))
-    return [Figure("The samples whose answers change first", drawn)]
-
-
-def _draw_layers(
-    key: str, found: Search, title: str, lengths: list[tuple[SearchedLayer, float, str]], unit: str
-) -> Picture:
-    rows = []
-    for layer, length, value in lengths:
+    for layer, loss in measured:
         is_spared = layer.name in found.spared
-        mark = bar(length, "strong" if is_spared else "faint", layer.op_type)
-        rows.append(Row(layer.name, (mark,), value, "strong" if is_spared else "plain"))
-    return draw_rows(f"search-{key}", title, rows, unit)
-
-
-def _draw_times(found: Search, layers: list[SearchedLayer], times: Times) -> Picture:
-    """Draw how long each layer takes in floating point, and in what was searched unless it is spared."""
-    rows = []
-    for layer in layers:
-        is_spared = layer.name in found.spared
-        look = "strong" if is_spared else "plain"
-        floating, searched = times.floating.get(layer.name), times.searched.get(layer.name)
-        if floating is None:
-            rows.append(Row(layer.name, (), "within another layer", look))
-            continue
-        before = bar(floating, "strong" if is_spared else "faint", times.beside)
-        if is_spared or searched is None:
-            rows.append(Row(layer.name, (before,), f"{floating:.3f}, {'spared' if is_spared else 'then fused'}", look))
-        else:
-            after = dot(searched, "plain", found.precision)
-            rows.append(Row(layer.name, (before, after), f"{floating:.3f} to {searched:.3f}", look))
-    title = f"The time of each layer in {times.beside} and in {found.precision}"
-    unit = f"ms at batch {times.batch} in {times.beside}; the dot: in {found.precision}"
-    return draw_rows("search-times", title, rows, unit)
+        mark = bar(100 * loss, "strong" if is_spared else "faint", layer.op_type)
+        if layer.name in worst:
+            rows.append(Row(layer.name, (mark,), f"{loss:.2%}", "strong" if is_spared else "plain"))
+    unit = "relative error of the outputs, %; spared layers in colour"
+    return draw_rows("search-losses", f"What {found.precision} costs each layer alone", rows, unit)
 
 
 def rescue_table(found: Rescue) -> pd.DataFrame:

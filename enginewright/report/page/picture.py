@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,14 +122,7 @@ def write_figures(path: Path, parts: Mapping[str, Sequence[Figure]]) -> None:
 
 def wrapped(label: str) -> list[str]:
     """Return the lines of a label that fit beside a picture. Far too long ones are cut."""
-    lines = [""]
-    for word in label.replace("+", " +").split():
-        if lines[-1] and len(lines[-1]) + len(word) >= MOST_LETTERS:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip() if not word.startswith("+") else lines[-1] + word
-    if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]}…"]
-    return [line if len(line) <= MOST_LETTERS + 2 else f"{line[:MOST_LETTERS]}…" for line in lines]
+    return textwrap.wrap(label.replace("+", " +"), MOST_LETTERS, max_lines=MOST_LINES, placeholder="…")
 
 
 def _share(value: float) -> str:
@@ -159,11 +153,7 @@ class Scale:
         return [number * self._step for number in range(first, last + 1)]
 
     def tick_label(self, tick: float) -> str:
-        """Write a tick with as many decimals as tell it from the next one."""
-        if self.logarithmic:
-            return f"10{_superscript(round(math.log10(tick)))}"
-        decimals = next((digits for digits in range(9) if abs(math.remainder(self._step * 10**digits, 1)) < 1e-6), 9)
-        return f"{tick:,.{decimals}f}"
+        return f"10{_superscript(round(math.log10(tick)))}" if self.logarithmic else f"{tick:,.9g}"
 
     @property
     def _step(self) -> float:

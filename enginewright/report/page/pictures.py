@@ -290,17 +290,6 @@ def describe_nodes(simplified: Simplification) -> str:
     return "; ".join([f"{before.total()} nodes became {after.total()}", *counts]) + "."
 
 
-def operator_picture(simplified: Simplification) -> Picture:
-    """Draw two bars for each type of operator: as exported, and simplified."""
-    before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
-    rows = []
-    for kind in sorted({*before, *after}, key=lambda kind: (-before[kind], kind)):
-        exported = bar(before[kind], "faint", f"{before[kind]} exported")
-        left = bar(after[kind], "plain", f"{after[kind]} simplified")
-        rows.append(Row(kind, (exported, left), f"{before[kind]} → {after[kind]}"))
-    return draw_rows("operators", "Operators before and after simplifying", rows, "nodes")
-
-
 class Drawn(NamedTuple):
     """A sample on which an engine differs from PyTorch most, with its picture as an address that holds it."""
 

@@ -35,23 +35,22 @@ def render_page(
     nights: pd.DataFrame,
     examples: Mapping[str, Sequence[Drawn]] | None = None,
 ) -> str:
-    choice, quantized = (
-        choose(findings),
-        [entry for entry in findings.precisions if where_time_goes.what_is_left(entry)],
-    )
+    choice = choose(findings)
     facts = {
         **_shared(findings, failures),
         "background": background,
         "chosen": choice.engine if choice else None,
-        "why": why(findings, choice) + disturbance(findings, choice) if choice else "",
-        "doubt": with_code(doubt(findings, choice)) if choice else "",
+        "why": why(findings) + disturbance(findings),
+        "doubt": with_code(doubt(findings)),
         "overview": tables.overview(findings, failures),
         "looks": pictures.looks_of(findings, failures),
         "histograms": pictures.histogram_pictures(background),
         "methods": Counter(background.calibration.methods.values()).most_common(),
         "scaled": [name for name, each in background.rescues.items() if "equalize" in each.kept],
         "left": [
-            (f"What {entry.precision} leaves in floats", where_time_goes.left_table(entry)) for entry in quantized
+            (f"What {entry.precision} leaves in floats", where_time_goes.left_table(entry))
+            for entry in findings.precisions
+            if where_time_goes.what_is_left(entry)
         ],
         "hashes": _hashes(findings, background),
         "examples": examples or {},
@@ -67,11 +66,10 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]], n
     """Return the Markdown. `nights` tells whether there is a picture of the nights."""
     environment = templates_in(HERE)
     environment.filters["markdown"] = tables.as_markdown
-    choice = choose(findings)
     return environment.get_template("summary.md.j2").render(
         **_shared(findings, failures),
         verdict=sentence(findings),
-        reason=why(findings, choice) if choice else "",
+        reason=why(findings),
         nights=nights,
         runs_for_p99=RUNS_FOR_P99,
     )

@@ -235,7 +235,6 @@ def test_the_tables_say_beside_which_engine_pytorch_ran(usual):
     assert f"Latency in figures {explanation} The race of all engines, which decides" in text
     assert "What int8 gained and lost, layer by layer Compute layers" in text
     assert "All of them, the slowest first: Slowest layers of fp32" in text
-    assert "The next" not in text
 
 
 def test_where_nothing_is_noisy_no_asterisk_is_explained(usual):
@@ -303,7 +302,6 @@ def test_many_precisions_and_batch_sizes_fit(findings, evidence):
     read = Reader(page)
     assert "120 of 500 activations shown" in read.text
     assert read.text.count("The 10 slowest: Slowest layers of") == len(entries)
-    assert read.text.count("The next 50 Further layers of") == len(entries)
     assert len(re.findall(r'id="latency-\d+-title"', page)) == len(batches)
 
 
@@ -316,13 +314,11 @@ def simplified(before, after):
 def test_kinds_of_removed_nodes_are_named(usual):
     page = Reader(page_of(usual, simplified({"Conv": 20, "Shape": 4, "Cast": 6}, {"Conv": 20, "Pad": 1})))
     assert "30 nodes became 21; gone: 6 Cast, 4 Shape; new: 1 Pad. 45.0 MB became 44.0 MB." in page.text
-    assert "Nodes by type of operator Operators" not in page.text
 
 
-def test_if_no_node_was_removed_one_sentence_says_so_and_the_bars_are_folded(usual):
+def test_if_no_node_was_removed_one_sentence_says_so(usual):
     page = Reader(page_of(usual, simplified({"Conv": 20, "Relu": 17}, {"Conv": 20, "Relu": 17})))
     assert "Nothing could be removed: 37 nodes were exported, and all of them stayed. 45.0 MB became" in page.text
-    assert "Nodes by type of operator Operators before and after simplifying" in page.text
 
 
 def drawn_histograms(page):
