@@ -439,9 +439,6 @@ def test_ray_that_is_not_installed_is_told(monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("text", ["task: classification\n", "cluster: {address: null}\n"])
-def test_without_an_address_there_is_no_cluster(text, tmp_path, monkeypatch):
-    (tmp_path / "params.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    with open_cluster() as found:
+def test_without_an_address_there_is_no_cluster():
+    with open_cluster(ClusterParams()) as found:
         assert found is None
