@@ -6,16 +6,12 @@ from pathlib import Path
 import pandas as pd
 
 from enginewright.report.notes import Note
-from enginewright.report.page.charts import Mark, Row, bar, dot, draw_rows
-from enginewright.report.page.picture import Figure, short
 from enginewright.report.page.render import open_templates
 from enginewright.report.tables import device
 from enginewright.targets.answer import (
     NOT_YET,
-    PASSED,
     Answer,
     Measured,
-    Speed,
     cost_of,
     frontier,
     offers_of,
@@ -39,13 +35,12 @@ def render_fleet(fleet: Fleet, models: Mapping[str, Sequence[Answer]]) -> str:
                 "title": title,
                 "rows": all_rows(fleet, answers),
                 "choices": _choices(fleet, answers),
-                "pictures": _pictures(f"model-{number}", fleet, answers),
                 "energy": sorted(
                     {f"{one.target}: {each.energy.source}" for one in answers for each in one.precisions if each.energy}
                 ),
                 "reasons": _reasons(answers),
             }
-            for number, (title, answers) in enumerate(models.items())
+            for title, answers in models.items()
         ],
         "machines": _machines(fleet, [answer for answers in models.values() for answer in answers]),
     }
@@ -78,7 +73,8 @@ def _state(answer: Answer) -> str:
 def _row(one: Measured, price: float | None) -> dict[str, str]:
     if not one.speeds:
         return {"verdict": one.verdict}
-    first, best = _ends(one)
+    first = min(one.speeds, key=lambda speed: (speed.batch, speed.requests))
+    best = max(one.speeds, key=lambda speed: speed.images_per_second)
     joules, cost = one.energy and one.energy.joules, cost_of(best.images_per_second, price)
     return {
         "verdict": one.verdict,
@@ -89,12 +85,6 @@ def _row(one: Measured, price: float | None) -> dict[str, str]:
         "cost of a million": NOT_TOLD if cost is None else f"{cost:.3g}",
         "joules per image": NOT_TOLD if joules is None else f"{joules:.3g}",
     }
-
-
-def _ends(one: Measured) -> tuple[Speed, Speed]:
-    """Return the speed at the least batch with the fewest requests, and the one with the most images per second."""
-    least = min(one.speeds, key=lambda speed: (speed.batch, speed.requests))
-    return least, max(one.speeds, key=lambda speed: speed.images_per_second)
 
 
 def _reasons(answers: Sequence[Answer]) -> list[Note]:
@@ -142,32 +132,3 @@ def _machines(fleet: Fleet, answers: Sequence[Answer]) -> pd.DataFrame:
         price = "-" if target.price_per_hour is None else f"{target.price_per_hour:g}"
         rows[target.name]["price per hour"] = price
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("target")
-
-
-def _pictures(key: str, fleet: Fleet, answers: Sequence[Answer]) -> list[Figure]:
-    latencies, rates, costs, energies = [], [], [], []
-    for answer in answers:
-        for one in answer.precisions if not answer.failed else ():
-            if not one.speeds:
-                continue
-            title, look = f"{one.precision} {answer.target}", "plain" if one.verdict == PASSED else "hollow"
-            first, best = _ends(one)
-            line = (Mark("range", first.p50, first.p99),) if first.p99 is not None else ()
-            latencies.append(Row(title, (*line, dot(first.p50)), f"{short(first.p50)} ms", look))
-            rate = best.images_per_second
-            rates.append(Row(title, (bar(rate),), f"{rate:,.0f}", look))
-            if (cost := cost_of(rate, fleet.price(answer.target))) is not None:
-                costs.append(Row(title, (bar(cost),), short(cost), look))
-            if one.energy and one.energy.joules is not None:
-                energies.append(Row(title, (bar(one.energy.joules),), short(one.energy.joules), look))
-    drawn = {
-        "Latency at the least batch: median, and p99 at the end of the line": ("latency", latencies, "ms"),
-        "Images per second, at most": ("rate", rates, "images per second"),
-        "Cost of a million images": ("cost", costs, "cost"),
-        "Energy": ("energy", energies, "joules per image"),
-    }
-    return [
-        Figure(title, draw_rows(f"{key}-{name}", title, rows, unit))
-        for title, (name, rows, unit) in drawn.items()
-        if rows
-    ]
