@@ -209,14 +209,6 @@ BULK = 0.999  # the share of magnitudes that counts as the bulk; outliers lie be
 RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # these change no value
 
 
-class Maker(NamedTuple):
-    """The node that makes a tensor, and the first tensor that the node reads."""
-
-    kind: str
-    name: str
-    reads: str | None
-
-
 @dataclass(frozen=True)
 class Background:
     """What led to the engines: parameters, simplification, calibration, searches and tools."""
@@ -226,7 +218,7 @@ class Background:
     calibration: Calibration
     histograms: Histograms
     tools: Tools
-    makers: Mapping[str, Maker]
+    makers: Mapping[str, onnx.NodeProto]  # the node that makes a tensor
     rescues: Mapping[str, Rescue]  # by precision, as are searches
     searches: Mapping[str, Search]
 
@@ -239,8 +231,8 @@ class Background:
 
         def repeats_another(name: str) -> bool:
             maker = self.makers.get(name)
-            of = maker.reads if maker and maker.kind in RESHAPES else None
-            return of is not None and of in sketches and amax[name] == amax[of]
+            of = maker.input[0] if maker and maker.op_type in RESHAPES else ""
+            return of in sketches and amax[name] == amax[of]
 
         def loss(name: str) -> tuple[float, float]:
             sketch = sketches[name]
@@ -252,21 +244,14 @@ class Background:
 
 
 def gather_background(params: Params, simplified: Path, calibrated: Path, converted: Path, tools: Path) -> Background:
+    graph = onnx.load(simplified / "model.onnx", load_external_data=False).graph
     return Background(
         params,
         Simplification.read(simplified / "simplify.json"),
         Calibration.read(calibrated / "calibration.json"),
         Histograms.read(calibrated / "histograms.json"),
         Tools.read(tools),
-        makers_of(onnx.load(simplified / "model.onnx", load_external_data=False).graph),
+        {name: node for node in graph.node for name in node.output},
         {name: Rescue.read(found) for name in params.search if (found := converted / name / RESCUE).exists()},
         {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},
     )
-
-
-def makers_of(graph: onnx.GraphProto) -> dict[str, Maker]:
-    return {
-        name: Maker(node.op_type, node.name, node.input[0] if node.input else None)
-        for node in graph.node
-        for name in node.output
-    }

@@ -85,16 +85,13 @@ def slowest_layers(entry: Evidence, findings: Findings) -> Parts:
         beside = f"; the {what} is {whole:.2f} ms.{warning}"
     which = f"The {MOST_LAYERS} slowest:" if len(ran) > MOST_LAYERS else "All of them, the slowest first:"
     total = f"{trace.milliseconds:.2f} ms in {len(ran)} layers{beside} {which}"
-    return [total, _time_table(entry, ran[:MOST_LAYERS])]
+    shares = [{"share": f"{one.milliseconds / trace.milliseconds:.1%}"} for one in ran[:MOST_LAYERS]]
+    return [total, _table(list(zip(ran, shares, strict=False)))]
 
 
 def _by_time(layers: Sequence[LayerTime]) -> list[LayerTime]:
     """Return the layers that take time, the slowest first."""
     return sorted((one for one in layers if one.milliseconds), key=lambda one: one.milliseconds, reverse=True)
-
-
-def _time_table(entry: Evidence, layers: Sequence[LayerTime]) -> pd.DataFrame:
-    return _table([(one, {"share": f"{one.milliseconds / entry.trace.milliseconds:.1%}"}) for one in layers])
 
 
 def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
@@ -106,15 +103,10 @@ def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
     ).set_index("layer")
 
 
-def fastest_in_floats(findings: Findings) -> Evidence | None:
-    """Return the fastest precision with layer times that is not quantized, by latency. Sums of layers cannot tell:
-    engines were timed one after the other."""
-    others = [each for each in findings.precisions if each.precision not in QUANTIZED and each.trace.layers]
-    return min(others, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
-
-
 def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
-    other = fastest_in_floats(findings)
+    # The fastest by latency: sums of layers cannot tell, as engines were timed one after the other.
+    floats = [each for each in findings.precisions if each.precision not in QUANTIZED and each.trace.layers]
+    other = min(floats, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
     if other is None or not entry.trace.layers:
         return ["There are no layer times to compare."]
     found = compare(entry.trace.layers, other.trace.layers)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
 import pandas as pd
+from onnx import helper
 
 from enginewright.core.params.all import Params
 from enginewright.engine.tools import Tools
@@ -12,7 +13,7 @@ from enginewright.graph.onnx_file import GraphCheck
 from enginewright.graph.simplify import Simplification
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
-from enginewright.report.evidence import Background, Maker
+from enginewright.report.evidence import Background
 from enginewright.report.page.pictures import trend_rows
 from enginewright.report.page.render import render_page
 from enginewright.report.verdict import failures_of
@@ -88,7 +89,7 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
             "tools": Tools(versions={"numpy": "1.9.10", "onnx": "1.23.2", "torch": "1.9.2"}),
             "rescues": {},
             "searches": {},
-            "makers": {name: Maker("Conv", f"node of {name}", None) for name in names},
+            "makers": {name: helper.make_node("Conv", [], [name], f"node of {name}") for name in names},
         }
         | changes
     )
@@ -104,10 +105,8 @@ def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdict
     return pd.DataFrame(
         {
             "setting": setting, "date": [first + timedelta(days=day) for day in range(len(speeds))],
-            "precision": precision, "speedup": speeds, "metric": "accuracy", "accuracy": None,
-            "relative_error": error,
+            "precision": precision, "speedup": speeds, "relative_error": error,
             "verdict": verdicts or ["no change"] * len(speeds),
-            "revision": [f"{day:012x}" for day in range(len(speeds))],
         }
     )  # fmt: skip
 

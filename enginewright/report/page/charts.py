@@ -77,8 +77,7 @@ def draw_rows(
 
 
 def _lanes(row: Row) -> int:
-    """Count the lanes of bars: a bar from zero has its own, any other bar continues the one before it."""
-    return sum(mark.kind == "bar" and mark.start == 0 for mark in row.marks)
+    return sum(mark.kind == "bar" for mark in row.marks)  # each has a lane
 
 
 def _row(picture: Picture, row: Row, scale: Scale, middle: float) -> None:
@@ -90,7 +89,7 @@ def _row(picture: Picture, row: Row, scale: Scale, middle: float) -> None:
     for mark in row.marks:
         start, end, look = scale.place(mark.start), scale.place(mark.end), f"{mark.kind} {mark.look or row.look}"
         if mark.kind == "bar":
-            lane += THICK + BETWEEN if mark.start == 0 else 0
+            lane += THICK + BETWEEN
             picture.bar(start, end, lane, THICK, look, mark.tooltip)
         elif mark.kind == "range":
             picture.line(start, middle, end, middle, look)

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from enginewright.core.facts import QUANTIZED
-from enginewright.core.params.measuring import EAGER
-from enginewright.core.text import KILOBYTE, MEGABYTE, counted, figure, file_size, first_few
+from enginewright.core.text import counted, figure, first_few
 from enginewright.graph.simplify import Simplification
 from enginewright.measure.changes import Outcome
 from enginewright.measure.examples import EXAMPLES, Example, Examples
@@ -41,7 +40,6 @@ LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
 MOST_HISTOGRAMS = 120  # more would make the page heavy
 MOST_NIGHTS = 60  # that are drawn of a machine and model
 LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed", GATE: "failed"}
-OF_NIGHT = {"date", "revision", "precision", "metric", "accuracy", "relative_error"}
 
 Looks = Mapping[str, str]
 
@@ -181,54 +179,6 @@ def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     return pictures
 
 
-def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw sizes and peak memory. On a GPU, its memory follows that of the host in the same bar."""
-    largest = max(entry.engine.bytes for entry in findings.precisions)
-    unit, per = ("MB", MEGABYTE) if largest >= MEGABYTE else ("kB", KILOBYTE)
-    sizes = [
-        Row(entry.precision, (bar(entry.engine.bytes / per),), file_size(entry.engine.bytes), looks[entry.precision])
-        for entry in findings.precisions
-    ]
-    first = findings.precisions[0]
-    peaks = [_memory(first, EAGER, "PyTorch eager", "faint")] if EAGER in first.benchmark.peak_memory else []
-    peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
-    where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
-    return [
-        Figure("Engine on disk", draw_rows("size", "Size of the engines", sizes, unit)),
-        Figure(f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", peaks, "MB")),
-    ]
-
-
-def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
-    peak = entry.benchmark.peak_memory[contender]
-    if not peak.device:
-        return Row(label, (bar(peak.host, look, "host"),), f"{peak.host:.0f} MB", look)
-    both = bar(peak.host, f"{look} lighter", "host"), Mark("bar", peak.host, peak.host + peak.device, look, "GPU")
-    return Row(label, both, f"{peak.host:.0f} + {peak.device:.0f} MB", look)
-
-
-def executed_pictures(findings: Findings) -> list[Figure]:
-    """Draw the types of layers, strong if they run as asked, faint if they run in another type."""
-    return [Figure(entry.precision, _executed(entry)) for entry in findings.precisions if entry.engine.layers]
-
-
-def _executed(entry: Evidence) -> Picture:
-    kinds: dict[str, Counter[str]] = {}
-    for layer in sorted(entry.engine.layers, key=lambda layer: not layer.computes):
-        kinds.setdefault(layer.kind.partition(" ")[0], Counter())[layer.precision] += 1
-    computing = {layer.kind.partition(" ")[0] for layer in entry.engine.layers if layer.computes}
-    rows = []
-    for kind, found in kinds.items():
-        marks, start = [], 0
-        for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.accepted):
-            look = "plain" if precision in entry.engine.accepted else "other"
-            marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
-            start += count
-        counts = ", ".join(mark.tooltip for mark in marks)
-        rows.append(Row(kind, tuple(marks), counts, "plain" if kind in computing else "faint"))
-    return draw_rows(f"executed-{entry.precision}", f"Types that {entry.precision} executes", rows, "layers")
-
-
 def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """Draw how single samples differ from PyTorch: their errors, and what is left of the lead of its answer."""
     one = findings.kind[:-1]
@@ -273,7 +223,7 @@ def histogram_pictures(background: Background) -> list[Figure]:
     pictures = []
     for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS]):
         maker, method, sketch = background.makers.get(name), calibration.methods.get(name), sketches[name]
-        title = f"{maker.kind} {maker.name}".rstrip() if maker else f"input {name}"
+        title = f"{maker.op_type} {maker.name}".rstrip() if maker else f"input {name}"
         title += f", by {method}" if method else ""
         drawn = draw_histogram(f"histogram-{number}", name, sketch, calibration.amax[name])
         pictures.append(Figure(f"{title}, {sketch.clipped:.3%} clipped", drawn))
@@ -337,7 +287,7 @@ def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "setting": history.setting.title,
-            **night.model_dump(include=OF_NIGHT),
+            **night.model_dump(include={"date", "precision", "relative_error"}),
             "speedup": night.speed(),
             "verdict": night.verdict,
         }

@@ -25,7 +25,6 @@ from enginewright.report.page.pictures import Drawn
 from enginewright.report.verdict import choose, disturbance, doubt, sentence, why
 
 HERE = Path(__file__).parent
-MOST_NIGHTS = 60  # rows, one for each night and precision
 
 
 def render_page(
@@ -55,7 +54,6 @@ def render_page(
         "hashes": _hashes(findings, background),
         "examples": examples or {},
         "trends": pictures.draw_trends(nights),
-        "nights": _readable_nights(nights) if len(nights) else None,
         "charts": pictures,
         "choices": choices,
     }
@@ -128,24 +126,6 @@ def with_code(text: str) -> Markup:
 def breakable(name: str) -> Markup:
     """Allow a line break after each dot of a dotted name."""
     return Markup("<wbr>").join(re.split(r"(?<=\.)(?=[a-z])", name))
-
-
-def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the latest nights as a table, the last one first."""
-    last = rows.tail(MOST_NIGHTS).iloc[::-1]
-    results = zip(last["metric"], last["accuracy"], strict=True)
-    frame = pd.DataFrame(
-        {
-            "precision": last["precision"],
-            "times PyTorch": last["speedup"].map("{:.2f}".format),
-            "result": ["-" if pd.isna(value) else f"{metric} {value:.2%}" for metric, value in results],
-            "relative error": last["relative_error"].map("{:.1e}".format),
-            "verdict": last["verdict"].map(str),
-            "revision": last["revision"],
-            "setting": last["setting"],
-        }
-    )
-    return frame.set_axis(last["date"].map("{:%Y-%m-%d %H:%M}".format).rename("night"))
 
 
 def _hashes(findings: Findings, background: Background) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from enginewright.core.params.all import Params
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.engine.tools import Tools
 from enginewright.precision.calibration.histogram import Histograms, Sketch
-from enginewright.report.evidence import Maker, makers_of
 from enginewright.report.page.pictures import MOST_NIGHTS
 from enginewright.report.page.render import breakable, with_code
 
@@ -55,7 +54,7 @@ def test_the_script_is_the_one_that_the_policy_lets_run(usual):
 def test_every_picture_says_what_it_shows(usual):
     page = page_of(usual)
     drawn = re.findall(r"<svg class=\"chart\"(.*?)>", page)
-    assert len(drawn) > 30
+    assert len(drawn) > 25
     for attributes in drawn:
         assert 'role="img"' in attributes
         title, description = re.search(r'aria-labelledby="(\S+) (\S+)"', attributes).groups()
@@ -66,17 +65,6 @@ def test_every_picture_says_what_it_shows(usual):
 
 def drawn_in(page, key):
     return page.partition(f'id="{key}-title"')[2].partition("</svg>")[0]
-
-
-def test_nights_are_listed_the_last_one_first(usual):
-    page = page_of_nights(usual, nights_of([4.4, 3.7], setting=HOSTILE, verdicts=["first", "regression"]))
-    text = Reader(page).text
-    table = text.index("The latest nights")
-    last, first = (text.index(f"2026-11-{day} 02:17", table) for day in (21, 20))
-    assert last < first
-    assert "3.70" in text[last:first]
-    assert "regression 000000000001" in text[last:first], "and the revision of that night"
-    assert HOSTILE not in page
 
 
 def test_nights_are_drawn_as_the_other_pictures_are(usual):
@@ -263,8 +251,7 @@ def test_the_state_of_a_gpu_is_shown_only_if_there_is_one(gpu, findings, evidenc
     for told in (
         "The state of the GPU during the race",
         "Compute without copies, median ms by the GPU's clock",
-        "Peak memory of the host + of the GPU",
-        "450 + 612 MB",
+        "450 + 612 on the GPU",
     ):
         assert told in there.text
     alone = "Rows that say “in a process of its own” were timed without other contenders"
@@ -330,7 +317,7 @@ def test_a_histogram_has_the_name_of_the_node_that_makes_the_tensor(usual):
         helper.make_node("Conv", ["input", "weight"], ["getitem_3"], name="node_Conv_294"),
         helper.make_node("Relu", ["getitem_3"], ["relu"]),
     ]
-    makers = makers_of(helper.make_graph(nodes, "tiny", [], []))
+    makers = {node.output[0]: node for node in nodes}
     page = page_of(usual, background_of(("input", "getitem_3", "relu"), makers=makers))
     assert drawn_histograms(page) == [
         "Relu, 0.020% clipped",
@@ -350,9 +337,9 @@ def test_a_histogram_says_by_which_method_its_range_was_chosen(usual):
 
 def test_a_reshaped_tensor_with_the_same_range_is_not_drawn_again(usual):
     makers = {
-        "mean": Maker("ReduceMean", "node_mean", "relu"),
-        "view": Maker("Reshape", "node_view", "mean"),
-        "wider": Maker("Flatten", "node_wider", "mean"),
+        "mean": helper.make_node("ReduceMean", ["relu"], ["mean"], "node_mean"),
+        "view": helper.make_node("Reshape", ["mean"], ["view"], "node_view"),
+        "wider": helper.make_node("Flatten", ["mean"], ["wider"], "node_wider"),
     }
     background = background_of(tuple(makers), makers=makers)
     background.calibration.amax["wider"] = 3.0
@@ -389,27 +376,11 @@ def test_a_huge_lost_lead_takes_no_more_room(findings, evidence):
     assert "under -100%" in Reader(page_of(findings(entry))).text
 
 
-def test_an_engine_that_could_not_be_inspected_is_drawn_without_its_layers(findings, evidence):
-    entry = evidence("int8")
-    unknown = replace(entry, engine=entry.engine.model_copy(update={"layers": ()}))
-    assert "Not known: the engines were built where they cannot run." in Reader(page_of(findings(unknown))).text
-
-
 def test_the_page_has_all_that_is_needed_to_reproduce_it(usual):
     text = Reader(page_of(usual)).text
     for told in ("calibration.method auto", "samples.preprocessing.mean 0.5, 0.5, 0.5", "onnx 1.23.2", "a" * 64):
         assert told in text
     assert f"capability {usual.machine.capability or '-'}" in text
-
-
-def test_bars_are_as_long_as_their_figures(usual):
-    big = usual.precisions[0]
-    small = replace(usual.precisions[2], engine=usual.precisions[2].engine.model_copy(update={"bytes": 3_085_000}))
-    page = page_of(replace(usual, precisions=(big, small)))
-    drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
-    assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "25.00"]
-    assert ">MB</text>" in drawn
-    assert ">3.1 MB</text>" in drawn
 
 
 def test_tiny_engines_have_a_size(usual):
@@ -420,10 +391,6 @@ def test_tiny_engines_have_a_size(usual):
     page = page_of(replace(usual, precisions=tuple(tiny)))
     assert " 0.0 MB" not in Reader(page).text
     assert "Engine 10.0 kB" in Reader(page).text
-    drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
-    assert ">kB</text>" in drawn
-    assert ">10.0 kB</text>" in drawn
-    assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "50.00", "25.00"]
 
 
 def test_the_activations_that_lose_most_come_first():
