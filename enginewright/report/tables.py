@@ -1,4 +1,4 @@
-"""The findings as tables, for the page and the summary alike. Each has a name in the first column, its index."""
+"""The findings and what was tried on the way as tables, for the page and the summary. The first column is the index."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,6 +10,7 @@ from enginewright.core.text import counted, file_size, first_few
 from enginewright.engine.machine import Machine
 from enginewright.measure.records import ENGINE, LAUNCHED, PeakMemory, Ratio, Validation, baseline_title
 from enginewright.measure.timing import Factor
+from enginewright.precision.records import Mix, Rescue, errors_in_words
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
 from enginewright.report.verdict import verdict_on
 from enginewright.report.where_time_goes import fit_line
@@ -315,3 +316,52 @@ def memory_table(findings: Findings) -> pd.DataFrame:
         for entry in findings.precisions
     }
     return _frame(rows)
+
+
+def rescue_table(found: Rescue) -> pd.DataFrame:
+    """List what was tried before a search, and what each brought."""
+    first = "-" if found.tried else "no rescue is asked for"
+    if found.tried and found.enough is not None and found.error < found.enough:
+        first = f"below {found.enough:.0%}, so that only what is quick was tried"
+    rows = {"as calibrated": (errors_in_words(found.error, found.at_once), first)}
+    for each in found.tried:
+        error, brought = "-", "does not apply to this graph"
+        if each.error is not None:
+            error = errors_in_words(each.error, each.at_once)
+            change = each.error / found.error - 1 if found.error else 0.0
+            layers = f": {first_few(found.spared)} in floating point" if found.spared else ""
+            brought = f"{change:+.0%}, {f'kept{layers}' if each.names == found.kept else 'not kept'}"
+        rows[" and ".join(each.names)] = error, brought
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["error", "brought"]).rename_axis("rescue")
+
+
+def candidates_table(mix: Mix) -> pd.DataFrame:
+    """List what a mix was chosen from, with what each promised and delivered."""
+    rows = []
+    for number, candidate in enumerate(mix.candidates):
+        delivered = mix.delivered if number == mix.mixed else None
+        row = {
+            "candidate": mix.types[number] if number < len(mix.types) else f"mix {number - len(mix.types) + 1}",
+            **{
+                f"parts in {name}": f"{candidate.assignment.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]
+            },
+            "promised by layer times": candidate.promised.in_figures(),
+            "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
+            f"delivered, over {mix.rival}": delivered.in_figures() if delivered else "-",
+            "of what thresholds allow": f"{candidate.used:.0%}",
+        }
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("candidate")
+
+
+def blocks_table(mix: Mix) -> pd.DataFrame:
+    assignment = mix.candidates[mix.mixed or 0].assignment  # the first is all in int8
+    return pd.DataFrame(
+        {
+            "first node": block.first,
+            "last node": block.last,
+            **{f"ms in {name}": f"{block.milliseconds[name]:.3f}" for name in mix.types},
+            "in the best mix": chosen,
+        }
+        for chosen, block in zip(assignment, mix.blocks, strict=True)
+    ).set_index("first node")

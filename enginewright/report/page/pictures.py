@@ -17,6 +17,7 @@ from enginewright.measure.changes import Outcome
 from enginewright.measure.examples import EXAMPLES, Example, Examples
 from enginewright.measure.history import GATE, History
 from enginewright.measure.records import ENGINE, baseline_title
+from enginewright.precision.records import Search
 from enginewright.report.evidence import Background, Evidence, Findings, known_p99
 from enginewright.report.page.charts import (
     Axes,
@@ -38,6 +39,7 @@ from enginewright.report.verdict import recommend
 LEAST_ERROR = 1e-8  # below what float32 resolves
 LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
 MOST_HISTOGRAMS = 120  # more would make the page heavy
+MOST_LAYERS = 40  # of a search that are drawn, those that lose most
 MOST_NIGHTS = 60  # that are drawn of a machine and model
 LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed", GATE: "failed"}
 
@@ -214,6 +216,48 @@ def _margins(entries: Sequence[Evidence], looks: Looks) -> Picture:
     least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
     title = "How much of its lead PyTorch's answer keeps where it keeps least"
     return draw_rows("margins", title, rows, "% of PyTorch's lead", Scale(max(LEAST_MARGIN, least), 100), beside=0)
+
+
+def describe_search(found: Search) -> str:
+    words, (_, tried, others) = found.in_words(), found.samples
+    samples = f", on {tried} calibration samples; {others} others judged the answer" if found.layers else ""
+    return f"{words[0].upper()}{words[1:]}{samples}."
+
+
+def search_pictures(found: Search) -> list[Figure]:
+    """Draw the path of the search, and what the layers lose that lose most; nothing if int8 needed no search."""
+    if len(found.path) < 2:
+        return []
+    return [
+        Figure("The sets of layers that were tried, the fewest first", _draw_path(found)),
+        Figure(f"What {found.precision} costs each layer alone, in the order of the graph", _draw_losses(found)),
+    ]
+
+
+def _draw_path(found: Search) -> Picture:
+    rows = []
+    for step in sorted(found.path, key=lambda step: step.spared):
+        is_answer = step.spared == len(found.spared)
+        length = bar(100 * min(step.used, 2), "strong" if is_answer else "faint")
+        label = f"{counted(step.spared, 'layer')}, {step.work:.0%} of the work"
+        rows.append(Row(label, (length,), f"{step.used:.0%}", "strong" if is_answer else "plain"))
+    title = f"What is lost with the layers in floating point that {found.precision} loses most by"
+    scale = from_zero([200.0 if any(step.used > 1 for step in found.path) else 100.0])
+    unit = "% of what the thresholds allow; up to 200 are drawn"
+    return draw_rows("search-path", title, rows, unit, scale, beside=100)
+
+
+def _draw_losses(found: Search) -> Picture:
+    measured = [(layer, layer.loss) for layer in found.layers if layer.loss is not None]
+    worst = {layer.name for layer, _ in sorted(measured, key=lambda pair: -pair[1])[:MOST_LAYERS]}
+    rows = []
+    for layer, loss in measured:
+        is_spared = layer.name in found.spared
+        mark = bar(100 * loss, "strong" if is_spared else "faint", layer.op_type)
+        if layer.name in worst:
+            rows.append(Row(layer.name, (mark,), f"{loss:.2%}", "strong" if is_spared else "plain"))
+    unit = "relative error of the outputs, %; spared layers in colour"
+    return draw_rows("search-losses", f"What {found.precision} costs each layer alone", rows, unit)
 
 
 def histogram_pictures(background: Background) -> list[Figure]:

@@ -20,7 +20,7 @@ from enginewright.measure.records import RUNS_FOR_P99, baseline_title
 from enginewright.report import tables, where_time_goes
 from enginewright.report.evidence import Background, Findings
 from enginewright.report.notes import noise_by_batch, notes_on
-from enginewright.report.page import choices, pictures
+from enginewright.report.page import pictures
 from enginewright.report.page.pictures import Drawn
 from enginewright.report.verdict import choose, disturbance, doubt, sentence, why
 
@@ -55,7 +55,6 @@ def render_page(
         "examples": examples or {},
         "trends": pictures.draw_trends(nights),
         "charts": pictures,
-        "choices": choices,
     }
     return open_templates().get_template("page.html").render(facts)
 

@@ -7,7 +7,7 @@ from support.findings import summary_of
 from support.mixes import mix_with
 
 from enginewright.precision.records import BlockTimes, Candidate, Speedup
-from enginewright.report.page.choices import blocks_table, candidates_table
+from enginewright.report.tables import blocks_table, candidates_table
 from enginewright.report.verdict import recommend, verdict_on
 
 

@@ -3,7 +3,7 @@
 from support.pages import Reader, background_of, page_of
 
 from enginewright.precision.records import Rescue, Tried
-from enginewright.report.page.choices import rescue_table
+from enginewright.report.tables import rescue_table
 
 
 def record(error=0.2, tried=(), kept=(), enough=0.01):

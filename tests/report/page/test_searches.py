@@ -4,7 +4,7 @@ import re
 
 from support.searches import search_of, step_of
 
-from enginewright.report.page.choices import describe_search, search_pictures
+from enginewright.report.page.pictures import describe_search, search_pictures
 
 
 def found(*path, spared=()):
