@@ -1,6 +1,7 @@
 """The report: what was found and which precision to ship, as a page, a summary, metrics and pictures."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from enginewright.core.files import new_file, new_folder
@@ -39,21 +40,22 @@ def report(
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     precisions = params.precisions
     places = Places(engines, converted, validation, benchmark, trace, race, machine)
-    findings = gather_findings(precisions, places)
+    found = gather_findings(precisions, places)
+    failures = failures_of(found, {name: section.must_pay for name, section in precisions.items()})
+    findings = replace(found, failures=failures)
     background = gather_background(params, simplified, calibrated, converted, tools)
-    failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights, shown = trend_rows(read_history(history)), gather_examples(findings, examples)
     with new_folder(figures) as unfinished:
-        write_pictures(findings, failures, nights, unfinished)
+        write_pictures(findings, nights, unfinished)
     with new_folder(plots) as unfinished:
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
-        tradeoff_rows(findings, failures).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
+        tradeoff_rows(findings).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
     with new_file(metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n", encoding="utf-8")
     with new_file(page) as temporary:
-        temporary.write_text(render_page(findings, background, failures, nights, shown), encoding="utf-8")
+        temporary.write_text(render_page(findings, background, nights, shown), encoding="utf-8")
     with new_file(summary) as temporary:
-        temporary.write_text(write_summary(findings, failures, len(nights) > 0), encoding="utf-8")
+        temporary.write_text(write_summary(findings, len(nights) > 0), encoding="utf-8")
     measured = tuple(entry.measured for entry in findings.precisions)
     Measurements(machine=findings.machine, precisions=measured).write(measurements)
     choice = choose(findings)

@@ -105,6 +105,7 @@ class Findings:
     precisions: tuple[Evidence, ...]
     race: EnginesRace
     refused: Mapping[str, str] = field(default_factory=dict)  # by precision: why there is no engine of it
+    failures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by precision, as failures_of finds them
 
     @property
     def kind(self) -> str:

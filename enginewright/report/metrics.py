@@ -1,6 +1,5 @@
 """The findings as numbers: for `dvc metrics diff`, named with their units, and a row for each point of DVC's plots."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -87,7 +86,7 @@ def latency_rows(findings: Findings) -> pd.DataFrame:
     )
 
 
-def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
+def tradeoff_rows(findings: Findings) -> pd.DataFrame:
     """Return a row for each precision: its error and its speed."""
     return pd.DataFrame(
         {
@@ -97,7 +96,7 @@ def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
             "speedup": findings.quoted(entry).median,
             "speedup_low": findings.quoted(entry).low,
             "speedup_high": findings.quoted(entry).high,
-            "verdict": verdict_on(entry, failures),
+            "verdict": verdict_on(findings, entry),
         }
         for entry in findings.precisions
     )

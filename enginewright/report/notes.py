@@ -1,6 +1,6 @@
 """Notes to read before believing the figures: what failed, lost to PyTorch itself, or was disturbed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 from typing import Literal, NamedTuple
 
@@ -25,7 +25,7 @@ class Note(NamedTuple):
     kind: Literal["failed", "other"] = "other"
 
 
-def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
+def notes_on(findings: Findings) -> list[Note]:
     first = findings.precisions[0]
     notes = [*_on_samples(first.validation)]
     if first.engine.boxes.chooses_in_graph:
@@ -33,12 +33,12 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
         notes.append(Note("Boxes are chosen in the graph", text))
     for entry in findings.precisions:
         notes += _on_execution(entry, RUNTIMES[findings.machine.runtime].title)
-        for line in failures.get(entry.precision, ()):
+        for line in findings.failures.get(entry.precision, ()):
             blamed = f"; the {entry.validation.loss_comes_from} is to blame" if line in entry.validation.broken else ""
             notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
     for name, why in findings.refused.items():
         notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
-        notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
+        notes += [Note(f"{name} failed", f"{line}.", "failed") for line in findings.failures.get(name, ())]
     for entry in findings.precisions:
         if left := what_is_left(entry):
             notes.append(Note(f"What {entry.precision} leaves in floats", left))

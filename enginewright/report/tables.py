@@ -64,12 +64,12 @@ def device(machine: Machine) -> str:
     )
 
 
-def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
+def overview(findings: Findings) -> pd.DataFrame:
     rows = {}
     for entry in findings.precisions:
         validation = entry.validation
         rows[entry.precision] = {
-            "verdict": verdict_on(entry, failures),
+            "verdict": verdict_on(findings, entry),
             f"times {baseline_title(findings.baselines[0])}": with_interval(findings.quoted(entry)),
             f"ms per batch of\N{NO-BREAK SPACE}{findings.tuned_batch}": (
                 f"{findings.race.milliseconds[entry.precision]:.2f}"

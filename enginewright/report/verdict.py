@@ -108,8 +108,8 @@ def shippable(findings: Findings) -> list[Evidence]:
     ]
 
 
-def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
-    if failures.get(entry.precision):
+def verdict_on(findings: Findings, entry: Evidence) -> str:
+    if findings.failures.get(entry.precision):
         return "failed"
     if entry.validation.not_enough_samples:
         return "not sure"
@@ -118,10 +118,11 @@ def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
     return "passed" if entry.engine.runs_its_precision else f"ran as {entry.engine.ran_as}"
 
 
-def caveats(entry: Evidence, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def caveats(findings: Findings, entry: Evidence) -> tuple[str, ...]:
     """Return why a precision did not pass, or else why its figures may be doubted."""
     mix = (entry.mix.in_words(),) if entry.mix and not entry.delivers else ()
-    return failures.get(entry.precision) or entry.validation.not_enough_samples or mix or findings.race.disturbed
+    failures = findings.failures.get(entry.precision)
+    return failures or entry.validation.not_enough_samples or mix or findings.race.disturbed
 
 
 def sentence(findings: Findings) -> str:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,10 +31,9 @@ NO_REMOTE = "there is no DVC remote, from which nodes take the graphs: `dvc remo
 def answer_here(target: str, revision: str, params: Params) -> Answer:
     """Run what is left of the pipeline, and answer. The gate is not asked: what is red is a row like any other."""
     dvc("repro", "report")
-    verdict = Verdict.read(VERDICT)
     validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
     places = Places(ENGINES, CONVERTED, validation, benchmark, trace, RACE, MACHINE)
-    findings = gather_findings(params.precisions, places)
+    findings = replace(gather_findings(params.precisions, places), failures=Verdict.read(VERDICT).failures)
     measured = []
     for entry in findings.precisions:
         name, validated = entry.precision, entry.validation
@@ -42,8 +42,8 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
         measured.append(
             Measured(
                 precision=name,
-                verdict=verdict_on(entry, verdict.failures),
-                why="; ".join(caveats(entry, findings, verdict.failures)),
+                verdict=verdict_on(findings, entry),
+                why="; ".join(caveats(findings, entry)),
                 speeds=_speeds(entry),
                 metric=validated.metric,
                 result=validated.main,

@@ -49,7 +49,7 @@ def test_batch_sizes_sort_the_same_as_text_and_as_numbers(findings, evidence):
 
 def test_the_first_table_has_the_figures_of_the_metrics(findings, evidence):
     found = findings(evidence("fp32", (1.0, 0.9, 1.1), relative=3e-7), evidence("int8", (4.0, 3.9, 4.2)))
-    for name, row in tables.overview(found, {}).iterrows():
+    for name, row in tables.overview(found).iterrows():
         known = metrics(found)[name]
         figures = [float(re.match(r"[\d.]+(e[-+]\d+)?", text)[0]) for text in row[1:]]
         assert figures == pytest.approx(

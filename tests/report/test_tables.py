@@ -103,14 +103,14 @@ def test_plots_get_a_row_per_point(findings, evidence):
         ["int8", 1, 2.0],
         ["int8", 8, 16.0],
     ]
-    tradeoff = tradeoff_rows(both, {}).set_index("precision").loc["int8"]
+    tradeoff = tradeoff_rows(both).set_index("precision").loc["int8"]
     assert (tradeoff.speedup, tradeoff.speedup_low, tradeoff.speedup_high) == (4.0, 3.8, 4.2)
     assert (tradeoff.metric, tradeoff.relative_error) == ("97.53%", 0.01)
 
 
 def test_the_plot_of_errors_gets_the_verdict_too(findings, evidence):
     found = findings(evidence("fp32"), evidence("fp16", executed="fp32"), evidence("int8", broken=("a",)))
-    rows = tradeoff_rows(found, failures_of(found, {}))
+    rows = tradeoff_rows(replace(found, failures=failures_of(found, {})))
     assert rows["verdict"].tolist() == ["passed", "ran as fp32", "failed"]
 
 

@@ -1,6 +1,7 @@
 """Make report pages from made-up findings, and read their HTML."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
@@ -96,7 +97,8 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
 
 
 def page_of(found, background=None, **must_pay):
-    return render_page(found, background or background_of(), failures_of(found, must_pay), trend_rows([]))
+    judged = replace(found, failures=failures_of(found, must_pay))
+    return render_page(judged, background or background_of(), trend_rows([]))
 
 
 def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdicts=None, error=0.01):
@@ -112,4 +114,5 @@ def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdict
 
 
 def page_of_nights(found, *nights):
-    return render_page(found, background_of(), failures_of(found, {}), pd.concat(nights, ignore_index=True))
+    judged = replace(found, failures=failures_of(found, {}))
+    return render_page(judged, background_of(), pd.concat(nights, ignore_index=True))

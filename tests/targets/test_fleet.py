@@ -7,6 +7,7 @@ import shutil
 import tarfile
 from argparse import ArgumentParser
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pynvml
 import pytest
@@ -343,7 +344,7 @@ def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fa
     monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path))
     for name, value in {"dvc": lambda *_: None, "gather_findings": lambda *_: found}.items():
         monkeypatch.setattr(here, name, value)
-    monkeypatch.setattr(here.Verdict, "read", lambda _: None)
+    monkeypatch.setattr(here.Verdict, "read", lambda _: SimpleNamespace(failures={}))
     assert ask.ask_fleet(fleet.only(("desk",)), Params.read(), {}) == []
     text = as_text("net", fleet, [Answers(tmp_path).of("desk")])
     assert re.search("bf16 on desk +not built", text)

@@ -46,22 +46,20 @@ LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed
 Looks = Mapping[str, str]
 
 
-def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Looks:
+def looks_of(findings: Findings) -> Looks:
     """Return how each precision is drawn: the one to ship stands out, failed and disguised ones are marked."""
     looks = {}
     for entry in findings.precisions:
         usual = "plain" if entry.engine.runs_its_precision else "hollow"
-        looks[entry.precision] = "failed" if failures.get(entry.precision) else usual
+        looks[entry.precision] = "failed" if findings.failures.get(entry.precision) else usual
     if chosen := recommend(findings):
         looks[chosen.precision] = "strong"
     return looks
 
 
-def write_pictures(
-    findings: Findings, failures: Mapping[str, tuple[str, ...]], nights: pd.DataFrame, folder: Path
-) -> None:
+def write_pictures(findings: Findings, nights: pd.DataFrame, folder: Path) -> None:
     """Write the pictures of the summary as files."""
-    looks = looks_of(findings, failures)
+    looks = looks_of(findings)
     parts = {
         "tradeoff": {"": tradeoff_pictures(findings, looks)},
         "latency": {"": latency_pictures(findings, looks)},

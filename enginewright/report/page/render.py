@@ -30,19 +30,18 @@ HERE = Path(__file__).parent
 def render_page(
     findings: Findings,
     background: Background,
-    failures: Mapping[str, tuple[str, ...]],
     nights: pd.DataFrame,
     examples: Mapping[str, Sequence[Drawn]] | None = None,
 ) -> str:
     choice = choose(findings)
     facts = {
-        **_shared(findings, failures),
+        **_shared(findings),
         "background": background,
         "chosen": choice.engine if choice else None,
         "why": why(findings) + disturbance(findings),
         "doubt": with_code(doubt(findings)),
-        "overview": tables.overview(findings, failures),
-        "looks": pictures.looks_of(findings, failures),
+        "overview": tables.overview(findings),
+        "looks": pictures.looks_of(findings),
         "histograms": pictures.histogram_pictures(background),
         "methods": Counter(background.calibration.methods.values()).most_common(),
         "scaled": [name for name, each in background.rescues.items() if "equalize" in each.kept],
@@ -59,12 +58,12 @@ def render_page(
     return open_templates().get_template("page.html").render(facts)
 
 
-def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]], nights: bool = False) -> str:
+def write_summary(findings: Findings, nights: bool = False) -> str:
     """Return the Markdown. `nights` tells whether there is a picture of the nights."""
     environment = templates_in(HERE)
     environment.filters["markdown"] = tables.as_markdown
     return environment.get_template("summary.md.j2").render(
-        **_shared(findings, failures),
+        **_shared(findings),
         verdict=sentence(findings),
         reason=why(findings),
         nights=nights,
@@ -72,7 +71,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]], n
     )
 
 
-def _shared(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def _shared(findings: Findings) -> dict[str, Any]:
     return {
         "findings": findings,
         "tables": tables,
@@ -80,7 +79,7 @@ def _shared(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict
         "quantized": [entry for entry in findings.precisions if entry.precision in QUANTIZED],
         "machine": tables.device(findings.machine),
         "runtime": f"{RUNTIMES[findings.machine.runtime].title} {findings.machine.runtime_version}",
-        "notes": notes_on(findings, failures),
+        "notes": notes_on(findings),
         "noise": noise_by_batch(findings),
     }
 

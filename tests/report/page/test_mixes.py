@@ -54,7 +54,7 @@ def test_only_a_mix_that_delivers_is_recommended(findings, evidence, mix, shippe
     best = replace(evidence("best", (4.0, 3.9, 4.1), executed="int8"), mix=mix)
     found = findings(evidence("int8", (3.0, 2.9, 3.1)), best)
     assert recommend(found).precision == shipped
-    assert verdict_on(best, {}) == verdict
+    assert verdict_on(found, best) == verdict
     (line,) = (line for line in summary_of(found).splitlines() if line.startswith("- **What best is:**"))
     assert note in line
 
