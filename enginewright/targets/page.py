@@ -8,14 +8,7 @@ import pandas as pd
 from enginewright.report.notes import Note
 from enginewright.report.page.render import open_templates
 from enginewright.report.tables import device
-from enginewright.targets.answer import (
-    NOT_YET,
-    Answer,
-    Measured,
-    cost_of,
-    frontier,
-    offers_of,
-)
+from enginewright.targets.answer import NOT_YET, Answer, Measured, cost_of, frontier, offers_of
 from enginewright.targets.file import Fleet
 
 COLUMNS = (

@@ -4,17 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from support.findings import (
-    GPU,
-    by_itself,
-    noisy,
-    on_gpu,
-    paced,
-    raced_twice,
-    spread_over,
-    steady,
-    summary_of,
-)
+from support.findings import GPU, by_itself, noisy, on_gpu, paced, raced_twice, spread_over, steady, summary_of
 
 from enginewright.core.params.model import BoxesParams
 from enginewright.measure.records import MachinePace

@@ -22,17 +22,7 @@ from enginewright.measure.energy import Energy, energy_per_image
 from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
 from enginewright.targets import ask, here, node
-from enginewright.targets.answer import (
-    PASSED,
-    Answer,
-    Answers,
-    Measured,
-    Speed,
-    choose,
-    described,
-    frontier,
-    offers_of,
-)
+from enginewright.targets.answer import PASSED, Answer, Answers, Measured, Speed, choose, described, frontier, offers_of
 from enginewright.targets.file import Fleet
 from enginewright.targets.page import all_rows, as_text, render_fleet
 

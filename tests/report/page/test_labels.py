@@ -5,15 +5,7 @@ import re
 import pytest
 from support.pages import page_of
 
-from enginewright.report.page.charts import (
-    HEIGHT,
-    Axes,
-    Curve,
-    box_of_dot,
-    draw_curves,
-    frontier,
-    place_labels,
-)
+from enginewright.report.page.charts import HEIGHT, Axes, Curve, box_of_dot, draw_curves, frontier, place_labels
 from enginewright.report.page.picture import Scale, wrapped
 
 

@@ -8,14 +8,7 @@ from dataclasses import replace
 import pytest
 from onnx import helper
 from support.findings import by_itself, on_gpu, paced, spread_over, unlabelled
-from support.pages import (
-    HOSTILE,
-    Reader,
-    background_of,
-    nights_of,
-    page_of,
-    page_of_nights,
-)
+from support.pages import HOSTILE, Reader, background_of, nights_of, page_of, page_of_nights
 from support.paths import ROOT
 
 from enginewright.core.params.all import Params
