@@ -31,7 +31,6 @@ from enginewright.measure.race import race_runs
 from enginewright.nightly.judgement import Found, Judgement, Status, judge
 from enginewright.report.tables import as_markdown
 
-ATTEMPTS = "how often to measure again what is not comparable, 3 if not given, 10 at most"
 MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
 NIGHTS_SHOWN = 14
 
@@ -39,7 +38,8 @@ NIGHTS_SHOWN = 14
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m enginewright.nightly", description=__doc__)
     parser.add_argument("--confidence", type=confidence, default=0.99, help="of all comparisons together, 0.99")
-    parser.add_argument("--attempts", type=int, choices=range(11), default=3, metavar="N", help=ATTEMPTS)
+    attempts = "how often to measure again what is not comparable, 3 if not given, 10 at most"
+    parser.add_argument("--attempts", type=int, choices=range(11), default=3, metavar="N", help=attempts)
     chosen = parser.parse_args()
     try:
         sys.exit(run_night(chosen.confidence, chosen.attempts))

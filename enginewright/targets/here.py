@@ -1,7 +1,6 @@
 """Build, validate and race on this machine, and answer. A node of a cluster runs this as a program, in the files that
 were sent to it."""
 
-import argparse
 import json
 import socket
 import subprocess
@@ -119,16 +118,11 @@ def require_same_versions(asking: Mapping[str, str]) -> None:
 
 def main() -> None:
     end_with_parent()
-    parser = argparse.ArgumentParser(prog="python -m enginewright.targets.here", description=__doc__)
-    parser.add_argument("target")
-    parser.add_argument("revision")
-    parser.add_argument("versions", type=json.loads, help="of the machine that asks, as JSON")
-    parser.add_argument("answer", type=Path)
-    chosen = parser.parse_args()
+    target, revision, asking, answer = sys.argv[1:]  # as node.py gives them
     try:
-        require_same_versions(chosen.versions)
+        require_same_versions(json.loads(asking))
         dvc("pull", "--with-deps", *SHARED)
-        answer_here(chosen.target, chosen.revision, Params.read()).write(chosen.answer)
+        answer_here(target, revision, Params.read()).write(Path(answer))
     except Exception as error:
         if sentence := sentence_of(error):
             sys.exit(sentence)
