@@ -37,10 +37,6 @@ PACKAGE = Path(enginewright.__file__).parent
 SAMPLE = "example.npz"
 DEFAULT_NAMES = {"engine.plan": "model.plan", "engine.onnx": "model.onnx"}
 SMALL = 16  # up to this batch size launching kernels one by one costs most; Triton's own choice goes as far
-TYPES = {
-    "float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16", "int8": "TYPE_INT8", "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64", "uint8": "TYPE_UINT8", "bool": "TYPE_BOOL",
-}  # fmt: skip
 MAKE_KEY = "`openssl genpkey -algorithm ed25519 -out KEY.pem` makes one"
 
 
@@ -239,8 +235,6 @@ def configuration(passed: Passed, model: str) -> str:
         "profiles": [str(number) for number in range(len(profiles))],
         "replayed": replayed_sizes(passed),
         "settings": passed.settings,
-        "resizes": record.profile.resizes,
-        "types": TYPES,
     }
     return render("config.pbtxt.j2", facts)
 
