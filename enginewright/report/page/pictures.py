@@ -43,10 +43,8 @@ MOST_LAYERS = 40  # of a search that are drawn, those that lose most
 MOST_NIGHTS = 60  # that are drawn of a machine and model
 LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed", GATE: "failed"}
 
-Looks = Mapping[str, str]
 
-
-def looks_of(findings: Findings) -> Looks:
+def looks_of(findings: Findings) -> dict[str, str]:
     """Return how each precision is drawn: the one to ship stands out, failed and disguised ones are marked."""
     looks = {}
     for entry in findings.precisions:
@@ -59,13 +57,12 @@ def looks_of(findings: Findings) -> Looks:
 
 def write_pictures(findings: Findings, nights: pd.DataFrame, folder: Path) -> None:
     """Write the pictures of the summary as files."""
-    looks = looks_of(findings)
     parts = {
-        "tradeoff": {"": tradeoff_pictures(findings, looks)},
-        "latency": {"": latency_pictures(findings, looks)},
-        "throughput": {"": throughput_pictures(findings, looks)},
+        "tradeoff": {"": tradeoff_pictures(findings)},
+        "latency": {"": latency_pictures(findings)},
+        "throughput": {"": throughput_pictures(findings)},
     }
-    if sizes := size_pictures(findings, looks):
+    if sizes := size_pictures(findings):
         parts["sizes"] = {"": sizes}
     if trends := draw_trends(nights):
         parts["trend"] = trends
@@ -73,14 +70,14 @@ def write_pictures(findings: Findings, nights: pd.DataFrame, folder: Path) -> No
         write_figures(folder / f"{name}.svg", drawn)
 
 
-def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+def tradeoff_pictures(findings: Findings) -> list[Figure]:
     """Draw error against speed, and the metric against speed; if that is not known, the share of same answers."""
     validations = [entry.validation for entry in findings.precisions]
     errors = [max(one.engine_against_pytorch.relative, LEAST_ERROR) for one in validations]
     speeds = from_zero(1.1 * findings.quoted(entry).high for entry in findings.precisions)
     faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}"
     axes = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the outputs")
-    drawn = _draw_against_speed("error", findings, looks, axes, [(error, short(error)) for error in errors], less=True)
+    drawn = _draw_against_speed("error", findings, axes, [(error, short(error)) for error in errors], less=True)
     pictures = [Figure("Lower is closer to PyTorch", drawn)]
     results = [one.main for one in validations if one.main]
     agreed = [one.agreement for one in validations if one.agreement]
@@ -94,14 +91,14 @@ def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
         return pictures
     values = [(100 * value if unit else value, figure(value, unit)) for value in answers]
     scale = around((height for height, _ in values), most=100 if unit else math.inf)
-    drawn = _draw_against_speed("answers", findings, looks, Axes(speeds, scale, faster, beside), values, less)
+    drawn = _draw_against_speed("answers", findings, Axes(speeds, scale, faster, beside), values, less)
     return [*pictures, Figure(f"{'Lower' if less else 'Higher'} is better: {name}", drawn)]
 
 
 def _draw_against_speed(
-    key: str, findings: Findings, looks: Looks, axes: Axes, values: Sequence[tuple[float, str]], less: bool
+    key: str, findings: Findings, axes: Axes, values: Sequence[tuple[float, str]], less: bool
 ) -> Picture:
-    points = []
+    points, looks = [], looks_of(findings)
     for entry, (value, text) in zip(findings.precisions, values, strict=True):
         ratio = findings.quoted(entry)
         tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
@@ -111,12 +108,12 @@ def _draw_against_speed(
     return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", described, points, axes, less)
 
 
-def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+def latency_pictures(findings: Findings) -> list[Figure]:
     """Draw the latencies by batch size: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
     pictures = []
     for batch in findings.batches:
         rows = []
-        for label, look, entry, contender in _contenders(findings, looks):
+        for label, look, entry, contender in _contenders(findings):
             latency = entry.latency(batch, contender)
             p50, p99 = f"{short(latency.p50)} ms", known_p99(latency)
             told = f"p50 {p50}, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
@@ -128,20 +125,20 @@ def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     return pictures
 
 
-def _contenders(findings: Findings, looks: Looks) -> list[tuple[str, str, Evidence, str]]:
+def _contenders(findings: Findings) -> list[tuple[str, str, Evidence, str]]:
     """Return the label and the look of each, beside whose figures it was timed, and its name there: the baselines, as
     they ran beside the first precision, and then the engines."""
-    first = findings.precisions[0]
+    first, looks = findings.precisions[0], looks_of(findings)
     baselines = [(baseline_title(name), "faint", first, name) for name in findings.baselines]
     return baselines + [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
 
 
-def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+def size_pictures(findings: Findings) -> list[Figure]:
     """Draw the median latencies over an axis of the user's, such as the length of texts."""
     if not (sizes := findings.precisions[0].benchmark.sizes):
         return []
     curves = []
-    for title, look, entry, contender in _contenders(findings, looks):
+    for title, look, entry, contender in _contenders(findings):
         points = tuple(
             (each.size, one.p50)
             for each in entry.benchmark.sizes
@@ -159,12 +156,12 @@ def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     return [Figure(title, draw_curves("latency-sizes", title, "Medians of each contender at each size.", curves, axes))]
 
 
-def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+def throughput_pictures(findings: Findings) -> list[Figure]:
     """Draw the rates by batch size, with a bar for each number of requests in flight, and say the highest."""
     pictures, kind = [], findings.kind
     for batch in findings.batches:
         rows = []
-        for label, look, entry, contender in _contenders(findings, looks):
+        for label, look, entry, contender in _contenders(findings):
             if contender == ENGINE:
                 rates = {one.requests: entry.images_per_second(one) for one in entry.throughputs(batch)}
             else:
@@ -179,17 +176,19 @@ def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     return pictures
 
 
-def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+def error_pictures(findings: Findings) -> list[Figure]:
     """Draw how single samples differ from PyTorch: their errors, and what is left of the lead of its answer."""
     one = findings.kind[:-1]
-    pictures = [Figure(f"Relative error of each {one}", _errors(findings, looks))]
+    pictures = [Figure(f"Relative error of each {one}", _errors(findings))]
     if classifiers := [entry for entry in findings.precisions if entry.validation.spread.margin_kept]:
-        pictures.append(Figure("How much of its lead PyTorch's answer keeps", _margins(classifiers, looks)))
+        pictures.append(
+            Figure("How much of its lead PyTorch's answer keeps", _margins(classifiers, looks_of(findings)))
+        )
     return pictures
 
 
-def _errors(findings: Findings, looks: Looks) -> Picture:
-    curves, figures = [], []
+def _errors(findings: Findings) -> Picture:
+    curves, figures, looks = [], [], looks_of(findings)
     for entry in findings.precisions:
         spread = entry.validation.spread
         errors = [max(error, LEAST_ERROR) for error in spread.relative_error]
@@ -202,7 +201,7 @@ def _errors(findings: Findings, looks: Looks) -> Picture:
     return draw_curves("errors", f"Relative error of single {findings.kind}", f"{'; '.join(figures)}.", curves, axes)
 
 
-def _margins(entries: Sequence[Evidence], looks: Looks) -> Picture:
+def _margins(entries: Sequence[Evidence], looks: Mapping[str, str]) -> Picture:
     rows = []
     for entry in entries:
         spread = entry.validation.spread
