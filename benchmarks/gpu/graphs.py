@@ -1,4 +1,5 @@
-"""Time ONNX graphs in a runtime, compiled as the stage build does, with the project's params.yaml as it comes.
+"""Time ONNX graphs in a runtime, compiled as the stage build does, at the smallest batch of the project's profile and
+at the one that it is tuned for.
 
     python benchmarks/gpu/graphs.py race onnxruntime old.onnx new.onnx        # on the GPU, if there is one
     python benchmarks/gpu/graphs.py race openvino a.onnx b.onnx c.onnx d.onnx # two pairs
@@ -30,8 +31,12 @@ from enginewright.graph.interface import Blueprint, Interface
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.race import AFTER, BEFORE, race_sides
 
-BATCHES, SECONDS = (1, 8), 2.0
-TURNS, CALLS = 8, 4
+SECONDS, TURNS, CALLS = 2.0, 8, 4
+
+
+def batches() -> tuple[int, int]:
+    sizes = Params.read().build.profile.batch
+    return sizes.min, sizes.opt
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def opened(runtime: str, folder: Path, blueprint: Blueprint) -> Iterator[Callabl
 
 def race(runtime: str, before: Path, after: Path) -> dict[str, Any]:
     """Return the milliseconds of both by batch size, and how many times as fast the second is, with its interval."""
-    params = Params.read().benchmark.model_copy(update={"batches": BATCHES, "seconds": SECONDS})
+    params = Params.read().benchmark.model_copy(update={"batches": batches(), "seconds": SECONDS})
     row: dict[str, Any] = {"before": before.name, "after": after.name}
     with tempfile.TemporaryDirectory() as scratch:
         sides = {}
@@ -81,11 +86,11 @@ def shapes(runtime: str, graph: Path) -> dict[str, Any]:
         folder = Path(scratch, "engine")
         blueprint = compile_graph(runtime, graph, folder)
         with opened(runtime, folder, blueprint) as bind:
-            calls = {batch: bind(Noise(blueprint.interface).cycled(batch)) for batch in BATCHES}
+            calls = {batch: bind(Noise(blueprint.interface).cycled(batch)) for batch in batches()}
             rounds = [
                 {batch: [timed(call) for _ in range(CALLS)] for batch, call in calls.items()} for _ in range(TURNS)
             ]
-    for batch in BATCHES:
+    for batch in batches():
         turns = [each[batch] for each in rounds[1:]]  # in the first, what is new is also compiled
         row[str(batch)] = {
             "another before": round(median(turn[0] for turn in turns), 3),

@@ -136,7 +136,7 @@ def _anonymous(pid: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs=2, default=(1000, 50_000), metavar="SAMPLES")
+    parser.add_argument("--sizes", type=int, nargs=2, default=(1000, 50_000), metavar="SAMPLES", help="500 or more")
     parser.add_argument("--precision", choices=(SEARCHED, "fp32"), default=SEARCHED)
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
