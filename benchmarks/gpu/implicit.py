@@ -280,7 +280,7 @@ def append_row(rows: Path, version: str, step: str, **found: Any) -> None:
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=Path, default=Path("docs/results/implicit.jsonl"))
+    parser.add_argument("--rows", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     parser.add_argument("--folder", type=Path, default=ARTIFACTS / "implicit", help="for engines and TensorRT's cache")
     parser.add_argument("--seconds", type=float, default=1.0, help="of the race, for each engine and batch size")
     parser.add_argument("--skip-own", action="store_true", help="leave out the calibration by TensorRT itself")
