@@ -46,7 +46,7 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
     }
     expected = Expected(SampleSet.open(paths.validation), arrays, known.made_by, known.by_chance, known.doubt)
     with (
-        open_cluster() as cluster,
+        open_cluster(params.cluster) as cluster,
         open_engine(paths.engine, here, params.inference) as loaded,
         new_folder(paths.examples) as unfinished,
     ):
@@ -92,7 +92,7 @@ def trace(
         return
     here = Machine.read(machine)
     inference, samples = params.inference.on(here.cores), SampleSet.open(validation)
-    with whole_node(f"trace, {precision}"), whole_machine(f"trace, {precision}"):
+    with whole_node(f"trace, {precision}", params.cluster), whole_machine(f"trace, {precision}"):
         record = trace_engine(engine, here, inference, samples)
     record.write(report)
     if not record.layers:

@@ -62,7 +62,7 @@ def calibrate(params: Params, data: Path, simplified: Path, calibration: Path, d
             record.write(unfinished / "calibration.json")
             Histograms(tensors={}).write(unfinished / "histograms.json")
         else:
-            with open_cluster() as cluster:
+            with open_cluster(params.cluster) as cluster:
                 given = SampleSet.open(calibration), asked, Dialect.read(dialect)
                 record = calibrate_graph(simplified, *given, cluster, unfinished)
     if asked.file:

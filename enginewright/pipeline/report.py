@@ -2,21 +2,19 @@
 which fails the run after the report is complete."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_folder, write_text
 from enginewright.core.params.all import Params
-from enginewright.graph.simplify import Simplification
 from enginewright.measure.changes import Measurements, Verdict
 from enginewright.measure.history import read_history
-from enginewright.report.evidence import gather_background, gather_findings
-from enginewright.report.metrics import metrics
-from enginewright.report.page.nights import trend_rows
-from enginewright.report.page.pictures import gather_examples, write_pictures
+from enginewright.report.evidence import Places, gather_background, gather_findings
+from enginewright.report.metrics import latency_rows, metrics, tradeoff_rows
+from enginewright.report.page.pictures import gather_examples, trend_rows, write_pictures
 from enginewright.report.page.render import render_page, write_summary
-from enginewright.report.tables import latency_rows, tradeoff_rows
 from enginewright.report.verdict import choose, doubt, failures_of, sentence
 
 
@@ -45,37 +43,29 @@ class ReportPaths(NamedTuple):
 def report(params: Params, paths: ReportPaths) -> None:
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     precisions = params.precisions
-    findings = gather_findings(
-        tuple(precisions),
-        paths.engines,
-        paths.validation,
-        paths.benchmark,
-        paths.trace,
-        paths.race,
-        paths.machine,
-        paths.converted,
+    places = Places(
+        paths.engines, paths.converted, paths.validation, paths.benchmark, paths.trace, paths.race, paths.machine
     )
-    graph = Simplification.read(paths.simplified / "simplify.json")
-    background = gather_background(
-        params, graph, paths.simplified / "model.onnx", paths.calibrated, paths.converted, paths.tools
-    )
-    failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
+    found = gather_findings(precisions, places)
+    failures = failures_of(found, {name: section.must_pay for name, section in precisions.items()})
+    findings = replace(found, failures=failures)
+    background = gather_background(params, paths.simplified, paths.calibrated, paths.converted, paths.tools)
     nights, shown = trend_rows(read_history(paths.history)), gather_examples(findings, paths.examples)
     with new_folder(paths.figures) as unfinished:
-        write_pictures(findings, failures, nights, unfinished)
+        write_pictures(findings, nights, unfinished)
     with new_folder(paths.plots) as unfinished:
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
-        tradeoff_rows(findings, failures).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
+        tradeoff_rows(findings).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
     write_text(paths.metrics_file, json.dumps(metrics(findings), indent=2) + "\n")
-    write_text(paths.page, render_page(findings, background, failures, nights, shown))
-    write_text(paths.summary, write_summary(findings, failures, len(nights) > 0))
+    write_text(paths.page, render_page(findings, background, nights, shown))
+    write_text(paths.summary, write_summary(findings, len(nights) > 0))
     measured = tuple(entry.measured for entry in findings.precisions)
     Measurements(machine=findings.machine, precisions=measured).write(paths.measurements)
     choice = choose(findings)
     unsure = {each.precision: few for each in measured if (few := each.validation.not_enough_samples)}
     sure = choice.engine.precision if choice and choice.is_sure else None
     offered = choice.engine.precision if choice and not choice.is_sure else None
-    why = doubt(findings, choice) if choice else ""
+    why = doubt(findings)
     Verdict(recommended=sure, offered=offered, doubt=why, failures=failures, unsure=unsure).write(paths.verdict)
     print(f"{sentence(findings).replace('*', '')}\nMore in {paths.page}")
 

@@ -28,7 +28,7 @@ def samples(params: Params, paths: SamplesPaths) -> None:
     source = open_source(asked, paths.data, known, paths.texts)
     folders = {"training": paths.training, "calibration": paths.calibration, "validation": paths.validation}
     divided = split(len(source), asked, source.truths)
-    with open_cluster() as cluster:
+    with open_cluster(params.cluster) as cluster:
         manifests = {
             name: write_split(source, indices, asked, folders[name], known.task, cluster)
             for name, indices in divided.items()

@@ -57,7 +57,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
     require_possible(asked.baselines, here.device)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(paths.validation).tuned(record.profile)
-    with whole_node(f"benchmark, {precision}"), whole_machine(f"benchmark, {precision}"):
+    with whole_node(f"benchmark, {precision}", params.cluster), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         largest = samples.cycled(max(asked.batches))
         isolated = measure_engine_isolated(paths.engine, paths.machine, paths.validation, inference, asked, largest)
@@ -153,7 +153,7 @@ def race(params: Params, paths: RacePaths) -> None:
     }
     graph, load_pytorch = paths.simplified / "model.onnx", partial(load_model, paths.weights)
     openers[baseline] = partial(open_baseline, baseline, record, feeds, graph, load_pytorch, inference)
-    with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
+    with whole_node("race", params.cluster), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))
     raced.model_copy(update={"disturbed": disturbed}).write(paths.report)
