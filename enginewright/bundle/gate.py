@@ -6,7 +6,7 @@ from typing import NamedTuple
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, read_engine, require_made_of
-from enginewright.measure.changes import Measurement, Measurements, Verdict
+from enginewright.measure.records import Measurement, Measurements, Verdict
 from enginewright.measure.timing import machine_problems
 
 AGAIN = "run `dvc repro` to judge it"

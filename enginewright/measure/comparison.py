@@ -6,21 +6,20 @@ from statistics import NormalDist, mean
 from typing import NamedTuple
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import Record
 from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import (
-    TOGETHER,
-    Change,
+from enginewright.measure.intervals import Z
+from enginewright.measure.records import (
+    SAME_PACE,
+    Benchmark,
     Identity,
     Measurement,
     Measurements,
     Outcome,
-    judge_difference,
-    judge_factor,
-    not_comparable,
+    Ratio,
+    Validation,
 )
-from enginewright.measure.intervals import Z
-from enginewright.measure.records import SAME_PACE, Benchmark, Ratio, Validation
 from enginewright.measure.timing import LARGEST_MACHINE_EFFECT, broken_limits, machine_problems
 
 # The ratio of one engine to PyTorch differs between two runs by more than its intervals say. These are the standard
@@ -32,7 +31,86 @@ BASELINE_DRIFT = 0.03  # a baseline whose time moved by less is taken as unchang
 MOST_CHANCE_IN_A_RACE = 0.05  # a race that leaves a larger change to chance has no result
 MORE_ERROR = 0.1  # a relative error that grows by less, as a logarithm, is unchanged
 NO_ERROR = 1e-7  # below the resolution of float32
+TOGETHER = "speed, all together"
+SIDE_BY_SIDE = "side by side"  # how the figures of an engine race begin, which are milliseconds
 VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")  # may differ: a comparison shows what they do
+
+
+class Change(Record):
+    """The change of one figure of one precision between two runs."""
+
+    precision: str
+    figure: str
+    outcome: Outcome
+    before: float | None = None
+    after: float | None = None
+    change: float | None = None  # a share, above 0 if the later run is better
+    slack: float | None = None  # the share up to which a change may be chance
+    why: str | None = None
+    again: bool = False  # not comparable, and measuring the later run once more may help
+
+    @property
+    def subject(self) -> str:
+        """Return what was measured, whether by ratios or by a race: `batch 1`, `all together`, `accuracy`."""
+        return self.figure.rpartition(", ")[2]
+
+    @property
+    def is_better_or_worse(self) -> bool:
+        return self.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT)
+
+    @property
+    def is_speed(self) -> bool:
+        return self.figure.startswith(("speed", "times ", SIDE_BY_SIDE))
+
+
+def not_comparable(precision: str, figure: str, why: str, again: bool = False) -> Change:
+    return Change(precision=precision, figure=figure, outcome=Outcome.NOT_COMPARABLE, why=why, again=again)
+
+
+def judge_difference(
+    precision: str, figure: str, change: float, slack: float, before: float | None = None, after: float | None = None
+) -> Change:
+    """Call a difference of more than `slack` an improvement or a regression."""
+    outcome = Outcome.NO_CHANGE
+    if abs(change) > slack + 1e-9:
+        outcome = Outcome.IMPROVEMENT if change > 0 else Outcome.REGRESSION
+    return Change(
+        precision=precision, figure=figure, outcome=outcome, before=before, after=after, change=change, slack=slack
+    )
+
+
+def judge_factor(
+    precision: str, figure: str, log: float, slack: float, before: float | None = None, after: float | None = None
+) -> Change:
+    """Judge a factor by its logarithm, where half and double are equally far, and report it as a share."""
+    shares = {"change": math.expm1(log), "slack": abs(math.expm1(math.copysign(slack, log)))}
+    return judge_difference(precision, figure, log, slack, before, after).model_copy(update=shares)
+
+
+def conclusion(changes: Sequence[Change]) -> Outcome:
+    """Return the worst outcome: first a regression, then what could not be compared, then an improvement."""
+    outcomes = {change.outcome for change in changes}
+    order = (Outcome.REGRESSION, Outcome.NOT_COMPARABLE, Outcome.IMPROVEMENT)
+    return next((outcome for outcome in order if outcome in outcomes), Outcome.NO_CHANGE)
+
+
+def describe(changes: Sequence[Change], confidence: float) -> str:
+    """Write a row for each figure that could be compared, then the others with their reasons, then the conclusion."""
+    rows = [f"{'':29} {'before':>9}    {'after':9} {'better':>7} {'chance':>6}  verdict"]
+    reasons = ["not comparable:"]
+    for change in changes:
+        name = f"{change.precision:5} {change.figure:23}"
+        if change.change is None:
+            reasons.append(f"{name} {change.why}")
+        else:
+            values = f"{'':22}" if change.before is None else f"{change.before:>9.4g} -> {change.after:<9.4g}"
+            judged = f"{change.change:>+7.1%} {change.slack:>6.1%}  {change.outcome}"
+            rows.append(f"{name} {values} {judged}".rstrip())
+    parts = ["\n".join(lines) for lines in (rows, reasons) if len(lines) > 1]
+    verdict = conclusion(changes)
+    said = "no regression" if verdict is Outcome.NOT_COMPARABLE and len(rows) > 1 else str(verdict)
+    some = f", but {len(reasons) - 1} of {len(changes)} figures are not comparable" if len(parts) == 2 else ""
+    return "\n\n".join([*parts, f"{said}{some}, at a confidence of {confidence:.0%}"])
 
 
 class SpeedChange(NamedTuple):

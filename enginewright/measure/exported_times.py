@@ -14,8 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import REPORTS
 from enginewright.engine.machine import Moments
-from enginewright.measure.changes import Change, judge_factor, not_comparable
-from enginewright.measure.comparison import AS_OPENED, BETWEEN_RUNS, deviations_allowed
+from enginewright.measure.comparison import (
+    AS_OPENED,
+    BETWEEN_RUNS,
+    Change,
+    deviations_allowed,
+    judge_factor,
+    not_comparable,
+)
 
 Milliseconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]  # the end is beyond 30 years
 WRITTEN_BY = "trtexec --exportTimes"

@@ -1,7 +1,9 @@
 """The records of accuracy and speed, in the JSON of the stages reference, validate, benchmark and trace."""
 
+from enum import StrEnum
 from math import isnan
 from statistics import median
+from typing import NamedTuple, Self
 
 from pydantic import PositiveFloat
 
@@ -293,6 +295,94 @@ class Trace(Record):
     @property
     def milliseconds(self) -> float:
         return sum(layer.milliseconds for layer in self.layers)
+
+
+class Factor(NamedTuple):
+    """How many times as fast one contender is as another, with an interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+class RacedPair(Record):
+    """How many times as fast `one` is as `other`."""
+
+    one: str
+    other: str
+    median: PositiveFloat
+    low: PositiveFloat
+    high: PositiveFloat
+
+
+class EnginesRace(Record):
+    """All engines beside each other at one batch size; race.json."""
+
+    batch: int
+    baseline: str
+    threads: int
+    confidence: float
+    rounds: int
+    milliseconds: dict[str, float]  # the median of each contender, with copies to a device and back
+    pairs: tuple[RacedPair, ...]  # any two contenders once
+    disturbed: tuple[str, ...] = ()  # what took the machine meanwhile
+
+    def times(self, one: str, other: str) -> Factor:
+        for pair in self.pairs:
+            if (pair.one, pair.other) == (one, other):
+                return Factor(pair.median, pair.low, pair.high)
+            if (pair.one, pair.other) == (other, one):
+                return Factor(1 / pair.median, 1 / pair.high, 1 / pair.low)
+        return Factor(1.0, 1.0, 1.0)
+
+
+class Identity(Record):
+    """The facts of a machine that two runs must share."""
+
+    runtime: str
+    device_name: str
+    cores: int
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        return cls(**machine.model_dump(include=set(cls.model_fields)))
+
+
+class Measurement(Record):
+    """The measurements of one precision, which a later run is compared with."""
+
+    precision: str
+    engine_bytes: int
+    files: dict[str, str]  # the hashes of the engine's files
+    executed_as_asked: float
+    asked_by: str = ""  # the hash of the graph; empty in a record of an earlier version
+    validation: Validation
+    benchmark: Benchmark
+
+
+class Measurements(Record):
+    machine: Machine
+    precisions: tuple[Measurement, ...]
+
+
+class Outcome(StrEnum):
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    NO_CHANGE = "no change"
+    CHANGED = "changed"  # as another graph asked for it: neither better nor worse
+    NOT_COMPARABLE = "not comparable"
+
+
+class Verdict(Record):
+    """The precision to ship, and for each precision the reasons why it fails, if it does. `unsure` has those that fail
+    only because there are too few samples to be sure of them, where params.yaml says that one must be. Where the race
+    cannot tell which precision is the fastest, none is recommended, one is offered, and `doubt` says why."""
+
+    recommended: str | None
+    offered: str | None = None
+    doubt: str = ""
+    failures: dict[str, tuple[str, ...]]
+    unsure: dict[str, tuple[str, ...]]
 
 
 def baseline_title(baseline: str) -> str:

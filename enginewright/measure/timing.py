@@ -27,6 +27,7 @@ from enginewright.measure.records import (
     WARM_UP_AGREEMENT,
     Benchmark,
     Contention,
+    Factor,
     Ratio,
     baseline_title,
 )
@@ -52,14 +53,6 @@ class Round(NamedTuple):
 
     turns: Mapping[str, list[Call]]
     pace: float
-
-
-class Factor(NamedTuple):
-    """How many times as fast one contender is as another, with an interval."""
-
-    median: float
-    low: float
-    high: float
 
 
 class WarmUp(NamedTuple):

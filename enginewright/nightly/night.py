@@ -19,11 +19,10 @@ from enginewright.core.files import LOCK, MEASUREMENTS, SUMMARY, VERDICT
 from enginewright.core.params.all import Params
 from enginewright.core.process import start_dvc
 from enginewright.core.text import confidence
-from enginewright.measure.changes import Measurements, Verdict, conclusion
-from enginewright.measure.comparison import SpeedChanges
-from enginewright.measure.earlier_engines import engines_of, parse_hashes
-from enginewright.measure.history import GOOD, History, Night
+from enginewright.measure.comparison import SpeedChanges, conclusion
+from enginewright.measure.history import GOOD, History, Night, engines_of, parse_hashes
 from enginewright.measure.race import race_runs
+from enginewright.measure.records import Measurements, Verdict
 from enginewright.nightly.judgement import Found, Judgement, Status, judge
 from enginewright.nightly.summary import sentence, write_summary
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from enginewright.measure.changes import SIDE_BY_SIDE, Change, Outcome
+from enginewright.measure.comparison import SIDE_BY_SIDE, Change
 from enginewright.measure.history import Night, last_kept
+from enginewright.measure.records import Outcome
 from enginewright.nightly.judgement import Judgement, Status
 
 NIGHTS_SHOWN = 14

@@ -13,10 +13,19 @@ from enginewright.core.params.all import Params
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, read_refusal
 from enginewright.engine.tools import Tools
-from enginewright.measure.changes import Measurement
-from enginewright.measure.race import EnginesRace
-from enginewright.measure.records import ENGINE, RUNS_FOR_P99, Benchmark, Latency, Ratio, Throughput, Trace, Validation
-from enginewright.measure.timing import Factor
+from enginewright.measure.records import (
+    ENGINE,
+    RUNS_FOR_P99,
+    Benchmark,
+    EnginesRace,
+    Factor,
+    Latency,
+    Measurement,
+    Ratio,
+    Throughput,
+    Trace,
+    Validation,
+)
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
 from enginewright.precision.floats import Conversion, Left

@@ -9,8 +9,7 @@ from tabulate import tabulate
 
 from enginewright.core.params.measuring import EAGER
 from enginewright.core.text import file_size, first_few
-from enginewright.measure.records import ENGINE, LAUNCHED, PeakMemory, Ratio, baseline_title
-from enginewright.measure.timing import Factor
+from enginewright.measure.records import ENGINE, LAUNCHED, Factor, PeakMemory, Ratio, baseline_title
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
 from enginewright.report.metrics import batch_key, key_of
 from enginewright.report.verdict import RAN_AS, recommend, verdict_on

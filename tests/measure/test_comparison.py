@@ -3,8 +3,8 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.gpu.nvml import GpuConditions
-from enginewright.measure.changes import Outcome, conclusion
-from enginewright.measure.comparison import AS_OPENED, BETWEEN_RUNS, compare_runs
+from enginewright.measure.comparison import AS_OPENED, BETWEEN_RUNS, compare_runs, conclusion
+from enginewright.measure.records import Outcome
 
 
 def outcomes(changes):

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from enginewright.measure.changes import Outcome
 from enginewright.measure.history import last_kept, read_history
+from enginewright.measure.records import Outcome
 from enginewright.report.page.nights import draw_trends, trend_rows
 from enginewright.report.page.picture import write_figures
 

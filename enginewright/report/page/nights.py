@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from enginewright.measure.changes import Outcome
 from enginewright.measure.history import GATE, History
+from enginewright.measure.records import Outcome
 from enginewright.report.page.charts import Axes, Curve, Dot, draw_curves
 from enginewright.report.page.picture import Figure, Picture, Scale, decades, from_zero, short
 
