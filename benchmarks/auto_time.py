@@ -37,7 +37,7 @@ print(time.perf_counter() - began)
 
 def run_model(name: str) -> Row:
     from enginewright.core.cores import usable_cores
-    from enginewright.engine.this_machine import find_cpu
+    from enginewright.engine.runtimes import find_cpu
 
     peers.write_params(name, 0, "cpu")
     zoo.prepare(lambda _, call: call())

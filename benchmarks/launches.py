@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from bare_loop import Loop, harness, one_by_one, open_here, queued
 
-from enginewright.engine.gpu.nvml import GpuSampler
+from enginewright.engine.gpu import GpuSampler
 from enginewright.measure.contenders import pytorch_contender
 from enginewright.model.checkpoint import load_model
 

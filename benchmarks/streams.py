@@ -17,7 +17,7 @@ import torch
 from bare_loop import CALLS, images_for, open_here
 
 from enginewright.engine.engine import Engine
-from enginewright.engine.gpu.cuda import Buffer, Stream
+from enginewright.engine.gpu import Buffer, Stream
 from enginewright.model.checkpoint import load_model
 
 BATCHES, STREAMS = (1, 8), 10

@@ -12,8 +12,7 @@ from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.engine.machine import Machine, Moments, require_fits
 from enginewright.engine.record import EngineRecord, read_engine, require_weights
-from enginewright.engine.runtimes import Arrays, ClockedSession, Session, load_runtime
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import Arrays, ClockedSession, Session, describe_machine, load_runtime
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
 

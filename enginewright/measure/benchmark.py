@@ -19,7 +19,7 @@ from enginewright.core.params.measuring import BenchmarkParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine, open_engines
-from enginewright.engine.gpu.nvml import process_megabytes
+from enginewright.engine.gpu import process_megabytes
 from enginewright.engine.machine import Machine, Moments, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
 from enginewright.engine.runtimes import load_runtime

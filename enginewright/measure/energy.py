@@ -10,7 +10,7 @@ from enginewright.core.files import VALIDATION_SAMPLES, Record
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.gpu.cuda import bus_address
+from enginewright.engine.gpu import bus_address
 from enginewright.engine.machine import Machine
 from enginewright.measure.timing import whole_machine
 

@@ -24,7 +24,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, read_engine
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.measure.comparison import SIDE_BY_SIDE, SpeedChange, SpeedChanges, combine, standard_error
 from enginewright.measure.records import EnginesRace, RacedPair
 from enginewright.measure.timing import Bind, Round, Timings, median_interval, median_seconds, race, whole_machine

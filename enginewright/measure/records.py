@@ -11,7 +11,7 @@ from enginewright.core.files import Record
 from enginewright.core.params.measuring import ONNXRUNTIME
 from enginewright.core.text import figure
 from enginewright.data.sample_set import Padding
-from enginewright.engine.gpu.nvml import GpuConditions
+from enginewright.engine.gpu import GpuConditions
 from enginewright.engine.machine import Machine, Moments
 from enginewright.engine.record import LayerTime
 
@@ -93,14 +93,13 @@ class Agreement(Record):
 
 
 class Spot(Record):
-    """A check of the engine at one batch size: `errors` against PyTorch, `drift` against its own full-set outputs, and
-    the task's metric over these samples, None if it was not measured."""
+    """A check of the engine at one batch size."""
 
     batch: int
     samples: int
-    errors: Errors
-    metric: float | None
-    drift: float
+    errors: Errors  # against PyTorch
+    metric: float | None  # None if it was not measured
+    drift: float  # from its own outputs over the full set
 
 
 class Resized(Record):
@@ -111,13 +110,13 @@ class Resized(Record):
 
 
 class Spread(Record):
-    """The distribution of errors over single images, as quantiles at `shares`: most images differ little, a few more.
-    `margin_kept` compares margins, the lead of PyTorch's answer over the next best class: the engine's margin divided
-    by PyTorch's. 1 is unchanged, below 0 is another answer. It is empty if answers have no margin."""
+    """The distribution of errors over single images, as quantiles at `shares`."""
 
     shares: tuple[float, ...]
     relative_error: tuple[float, ...]
-    margin_kept: tuple[float, ...]
+    margin_kept: tuple[
+        float, ...
+    ]  # how much of the lead of PyTorch's answer the engine keeps, below 0 if it has another
 
 
 class Validation(Record):
@@ -175,10 +174,7 @@ SAME_PACE = 1.15  # two readings are the same machine pace if the slower one tak
 
 class Latency(Record):
     """The times of one contender at one batch size, in milliseconds per batch, including copies to and from a device.
-    Only rounds at one machine pace count. `compute` is the median without the copies, by the device's own clock, or
-    None if nothing is copied. `spread` is the range of the middle half of the calls, as a share of the median;
-    `outliers` is the share of calls that took over twice the median. `warm_up_drift` is how much the last two windows
-    of the warm-up differed: more than WARM_UP_AGREEMENT if the time was up before they agreed."""
+    Only rounds at one machine pace count."""
 
     contender: str
     batch: int
@@ -186,10 +182,10 @@ class Latency(Record):
     p50: float
     p90: float
     p99: float
-    compute: float | None
-    spread: float
-    outliers: float
-    warm_up_drift: float
+    compute: float | None  # the median without the copies, by the device's own clock; None if nothing is copied
+    spread: float  # the range of the middle half of the calls, as a share of the median
+    outliers: float  # the share of calls that took over twice the median
+    warm_up_drift: float  # how much the last two windows of the warm-up differed
     images_per_second: float
 
 
@@ -206,10 +202,9 @@ class Ratio(Record):
 
 class MachinePace(Record):
     """The machine's speed during a race: the time of a fixed piece of work before and after each round. Only
-    rounds at the best common pace count, and the others are set aside. `microseconds` is None if the machine never kept
-    to one pace; then all rounds count."""
+    rounds at the best common pace count, and the others are set aside."""
 
-    microseconds: float | None
+    microseconds: float | None  # None if the machine never kept to one pace; then all rounds count
     rounds: int
     set_aside: int
 
@@ -226,13 +221,12 @@ class Throughput(Record):
 
 
 class Contention(Record):
-    """The processor time that a race could not have, counted in cores: busy in other programs, stolen by the host of a
-    virtual machine, or throttled by a container's quota. `cores` is how many cores the race could use."""
+    """The processor time that a race could not have, counted in cores."""
 
-    cores: int
-    others: float
-    stolen: float
-    throttled: float
+    cores: int  # that the race could use
+    others: float  # busy in other programs
+    stolen: float  # by the host of a virtual machine
+    throttled: float  # by a container's quota
 
 
 class PeakMemory(Record):
@@ -374,15 +368,13 @@ class Outcome(StrEnum):
 
 
 class Verdict(Record):
-    """The precision to ship, and for each precision the reasons why it fails, if it does. `unsure` has those that fail
-    only because there are too few samples to be sure of them, where params.yaml says that one must be. Where the race
-    cannot tell which precision is the fastest, none is recommended, one is offered, and `doubt` says why."""
+    """The precision to ship, and for each precision the reasons why it fails, if it does."""
 
     recommended: str | None
-    offered: str | None = None
-    doubt: str = ""
+    offered: str | None = None  # if the race cannot tell which precision is the fastest,
+    doubt: str = ""  # and why it cannot
     failures: dict[str, tuple[str, ...]]
-    unsure: dict[str, tuple[str, ...]]
+    unsure: dict[str, tuple[str, ...]]  # what fails only because the samples are too few to be sure, where one must be
 
 
 def baseline_title(baseline: str) -> str:

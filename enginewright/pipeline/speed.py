@@ -16,7 +16,7 @@ from enginewright.core.params.measuring import EAGER, ONNXRUNTIME, Baseline
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.gpu.nvml import GpuSampler
+from enginewright.engine.gpu import GpuSampler
 from enginewright.engine.machine import Machine, differences
 from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
 from enginewright.measure.benchmark import (

@@ -57,7 +57,7 @@ from pathlib import Path
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.machine import target_of
 onnx, build, manifest, folder, described, *tokenizer = sys.argv[1:]
 machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)

@@ -10,7 +10,7 @@ from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.measure.records import (
     Benchmark,
     Contention,

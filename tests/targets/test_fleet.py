@@ -15,7 +15,7 @@ from support.paths import ROOT
 from enginewright.cli.commands import fleet as command
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.measure import energy
 from enginewright.measure.energy import Energy, energy_per_image
 from enginewright.model.user_code import users_code

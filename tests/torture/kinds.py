@@ -247,7 +247,7 @@ def _build(root: Path) -> None:
     from enginewright.data.sample_set import Manifest
     from enginewright.engine.build import DescribedGraph, build_engine
     from enginewright.engine.machine import target_of
-    from enginewright.engine.this_machine import describe_machine
+    from enginewright.engine.runtimes import describe_machine
 
     given = root / "given.onnx"
     onnx.save(graph(), given)

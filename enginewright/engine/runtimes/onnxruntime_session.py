@@ -21,9 +21,9 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BuildParams
 from enginewright.data.feeds import BATCH
-from enginewright.engine.gpu.cuda import Stream
-from enginewright.engine.gpu.session import DeviceSession, Growing, Shape
+from enginewright.engine.gpu import Stream
 from enginewright.engine.runtimes import Arrays
+from enginewright.engine.runtimes.gpu_session import DeviceSession, Growing, Shape
 from enginewright.graph.files import data_of, graph_bytes
 from enginewright.graph.interface import Blueprint, Interface
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
+from enginewright.engine.gpu import Buffer, Event, Graph, Pinned, Stream
 from enginewright.engine.machine import Moments
 from enginewright.engine.runtimes import Arrays
 from enginewright.graph.interface import Blueprint, TensorSpec
