@@ -29,7 +29,7 @@ from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes.onnxruntime_session import layout_of
 from enginewright.graph.interface import Interface
 from enginewright.graph.onnx_file import load_graph
-from enginewright.measure.benchmark import measure_engine_isolated
+from enginewright.measure.benchmark import isolated, measure_engine
 from enginewright.measure.contenders import pytorch_contender
 from enginewright.model.checkpoint import load_model
 
@@ -159,7 +159,7 @@ def each_in_its_own_process(folder: Path) -> float:
     with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
         bare = [processes.submit(bare_in_its_own_process, folder, batch).result() for batch in params.benchmark.batches]
     largest = SampleSet.open(validation).cycled(max(params.benchmark.batches))
-    ours = measure_engine_isolated(folder, MACHINE, validation, params.inference, params.benchmark, largest).compute
+    ours = isolated(measure_engine, largest, folder, MACHINE, validation, params.inference, params.benchmark).compute
     print("\n| in a process of its own | batch | bare, queued, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|")
     for batch, bare_ms in zip(params.benchmark.batches, bare, strict=True):

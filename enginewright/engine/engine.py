@@ -12,7 +12,8 @@ from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.engine.machine import Machine, Moments, require_fits
 from enginewright.engine.record import EngineRecord, read_engine, require_weights
-from enginewright.engine.runtimes import Arrays, ClockedSession, Session, describe_machine, load_runtime
+from enginewright.engine.runtimes import Arrays, Session, describe_machine, load_runtime
+from enginewright.engine.runtimes.gpu_session import DeviceSession
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
 
@@ -77,8 +78,7 @@ class Engine(AbstractContextManager["Engine"]):
     def clock(self, feeds: Arrays) -> Callable[[], Moments]:
         """Return a call like that of `bind`, which tells when each part of it began and ended. Only a GPU can."""
         self._require_fitting(feeds)
-        if not isinstance(self._session, ClockedSession):
-            raise EnginewrightError(f"{self.record.target.runtime} runs on a CPU, which has no clock of its own")
+        assert isinstance(self._session, DeviceSession), "a CPU has no clock of its own"
         return self._session.clock(feeds)
 
     def close(self) -> None:

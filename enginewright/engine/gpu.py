@@ -88,7 +88,6 @@ class Event:
         self.handle = _call("cudaEventCreate")
 
     def seconds_after(self, earlier: "Event") -> float:
-        """Return the seconds between two events that have happened."""
         return float(_call("cudaEventElapsedTime", earlier.handle, self.handle)) / 1000
 
     def close(self) -> None:
@@ -109,8 +108,6 @@ class Graph:
 
 
 class Buffer:
-    """Memory on the device."""
-
     def __init__(self, size: int) -> None:
         self.address = int(_call("cudaMalloc", size))
 
@@ -152,16 +149,7 @@ def require_gpu() -> None:
         raise EnginewrightError(NO_DEVICE)
 
 
-def describe_device() -> tuple[str, str, str]:
-    """Return the GPU's name, which is that of the slice if the GPU is split (MIG), its compute capability, and the
-    version of CUDA that the driver goes up to."""
-    found = _call("cudaGetDeviceProperties", 0)
-    name = bytes(found.name).split(b"\0")[0].decode()
-    return name, f"{found.major}.{found.minor}", _written(_call("cudaDriverGetVersion"))
-
-
 def free_memory() -> int:
-    """Return the bytes of the device that nobody uses."""
     return int(_call("cudaMemGetInfo"))
 
 
@@ -171,11 +159,6 @@ def require_memory(what: str) -> None:
         raise EnginewrightError(
             f"the GPU has {free / 1e6:.0f} MB of free memory, too little before {what}: end other programs that use it"
         )
-
-
-def bus_address() -> str:
-    """Return the PCI address of the GPU that CUDA uses: CUDA_VISIBLE_DEVICES renumbers CUDA's GPUs and not NVML's."""
-    return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()
 
 
 def _call(name: str, *arguments: Any) -> Any:
@@ -219,23 +202,26 @@ def _cudart() -> Any:
 
 
 class Hardware(NamedTuple):
+    """A CPU or GPU, as artifacts/machine.json describes it. The name is that of the slice if a GPU is split (MIG)."""
+
     device_name: str
     capability: str
     driver: str
-    cuda: str
+    cuda: str  # the version that the driver goes up to
 
 
 def find_gpu() -> Hardware | None:
     """Return the GPU that CUDA would use, or None: `why_no_gpu` says why."""
     if why_no_gpu():
         return None
-    name, capability, cuda = describe_device()
+    found = _call("cudaGetDeviceProperties", 0)
     try:
         pynvml.nvmlInit()
         driver = str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError:  # this library is missing, or does not answer
         driver = "unknown"
-    return Hardware(name, capability, driver, cuda)
+    name = bytes(found.name).split(b"\0")[0].decode()
+    return Hardware(name, f"{found.major}.{found.minor}", driver, _written(_call("cudaDriverGetVersion")))
 
 
 def why_no_gpu() -> str | None:
@@ -277,8 +263,7 @@ class GpuSample(NamedTuple):
 def process_megabytes() -> float | None:
     """Return how much this process holds on the GPU, or None where the driver hides it, as in some containers."""
     try:
-        pynvml.nvmlInit()
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(_handle())
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(nvml_device())
     except pynvml.NVMLError:
         return None
     held = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
@@ -306,39 +291,45 @@ class GpuSampler:
         """Sum up the samples. There are none, and the result is None, where a part of a GPU (MIG, vGPU) hides them."""
         if not self.samples:
             return None
-        clocks, power = [sample.clock for sample in self.samples], [sample.power for sample in self.samples]
-        throttled = Counter(reason for sample in self.samples for reason in sample.throttled.split("+") if reason)
+        _, clocks, memory_clocks, power, temperatures, throttled = zip(*self.samples, strict=True)
+        reasons = Counter(reason for several in throttled for reason in several.split("+") if reason)
         return GpuConditions(
             samples=len(self.samples),
             clock_low=min(clocks),
             clock_median=round(median(clocks)),
             clock_high=max(clocks),
-            memory_clock=max(sample.memory_clock for sample in self.samples),
+            memory_clock=max(memory_clocks),
             power_median=round(median(power), 1),
             power_high=round(max(power), 1),
-            temperature_high=max(sample.temperature for sample in self.samples),
-            throttled={reason: round(count / len(self.samples), 3) for reason, count in throttled.items()},
+            temperature_high=max(temperatures),
+            throttled={reason: round(count / len(self.samples), 3) for reason, count in reasons.items()},
         )
 
     def _watch(self) -> None:
         try:
-            pynvml.nvmlInit()
-            gpu = _handle()
+            gpu = nvml_device()
             while not self._done.wait(SECONDS_BETWEEN_SAMPLES):
                 reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
                 throttled = [name for name, flag in THROTTLE_REASONS.items() if reasons & getattr(pynvml, flag)]
-                sample = GpuSample(
-                    seconds=round(time.perf_counter() - self._started, 3),
-                    clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
-                    memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
-                    power=pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-                    temperature=pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
-                    throttled="+".join(throttled),
+                self.samples.append(
+                    GpuSample(
+                        seconds=round(time.perf_counter() - self._started, 3),
+                        clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+                        memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+                        power=pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+                        temperature=pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+                        throttled="+".join(throttled),
+                    )
                 )
-                self.samples.append(sample)
         except pynvml.NVMLError as error:
             print(f"the GPU's clocks and power are not sampled: {error}", file=sys.stderr)
 
 
-def _handle() -> Any:
+def nvml_device() -> Any:
+    """Return NVML's handle of the GPU that CUDA uses: CUDA_VISIBLE_DEVICES renumbers CUDA's GPUs and not NVML's."""
+    pynvml.nvmlInit()
     return pynvml.nvmlDeviceGetHandleByPciBusId(bus_address())
+
+
+def bus_address() -> str:
+    return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()

@@ -166,7 +166,6 @@ class Judge:
         return self.task.knowing(self.truth, places).comparable(expected, got)
 
     def lost(self, places: Places, expected: Outputs, found: Iterable[Outputs]) -> list[Lost]:
-        """Return what each of these outputs has lost."""
         task, exact = self.task.knowing(self.truth, places), metric_of(self.task, expected, self.truth, places)
         better, lost = 1 if self.task.metrics[0].higher_is_better else -1, []
         for outputs in found:

@@ -96,16 +96,14 @@ def race_over_sizes(
     read_pace: Callable[[], float],
     label: str,
 ) -> tuple[AtSize, ...]:
-    """Race at other sizes of the first axis that the user named, at the batch size that engines are tuned for. Other
-    axes have the sizes that engines are tuned for."""
+    """Race at other sizes of the first axis that the user named. Others have the sizes that engines are tuned for."""
     profile = build.profile
     if not profile.axes:
         return ()
     axis, sizes = next(iter(profile.axes.items()))
     batch = min(params.batches, key=lambda each: abs(each - profile.batch.opt))
     one = params.model_copy(update={"batches": (batch,)})
-    found = []
-    tuned = {each.axes[axis].opt for each in build.all_profiles}
+    found, tuned = [], {each.axes[axis].opt for each in build.all_profiles}
     for size in sorted({sizes.min, (sizes.opt + sizes.max) // 2, sizes.max, *tuned}):
         sized = samples.at(profile.at("opt") | {axis: size}, profile)
         race = race_contenders(contenders, sized, one, read_pace, f"{label}, {axis} {size}")
@@ -163,7 +161,6 @@ class Client(NamedTuple):
 def engine_throughput(
     folder: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
 ) -> tuple[Throughput, ...]:
-    """Measure the throughput at each batch size, for each number of requests in flight."""
     found: list[Throughput] = []
     with ExitStack() as opened:
         counts = sorted({1, *params.requests})  # the others are compared with one request at a time
@@ -182,7 +179,6 @@ def engine_throughput(
 
 
 def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seconds: float) -> list[Throughput]:
-    """Measure groups of clients, by their size. The groups take slices of the time in turns, and the median counts."""
     rates: dict[int, list[float]] = {requests: [] for requests in clients}
     latencies: dict[int, list[float]] = {requests: [] for requests in clients}
     for _ in range(SLICES):
@@ -238,7 +234,6 @@ def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, sam
 def time_layers(
     folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet, calls: int
 ) -> list[LayerTime]:
-    """Return the layers with their times, which may all be 0."""
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
     require_weights(record, folder)
@@ -253,13 +248,6 @@ FIRST_CALLS = 3
 Found = TypeVar("Found")
 
 
-def measure_engine_isolated(
-    engine: Path, machine: Path, validation: Path, inference: InferenceParams, params: BenchmarkParams, largest: Feeds
-) -> Isolated:
-    """Measure the memory on the `largest` feeds, and the compute time on the samples of `validation`."""
-    return isolated(_measure_engine, largest, engine, machine, validation, inference, params)
-
-
 def isolated(measure: Callable[..., Found], feeds: Feeds, *arguments: object) -> Found:
     """Call the function in a new process. The feeds are in a file, as the list of all samples would take memory of its
     own, and so would what `run_apart` sends."""
@@ -269,9 +257,10 @@ def isolated(measure: Callable[..., Found], feeds: Feeds, *arguments: object) ->
         return run_apart("a contender in a process of its own", measure, file, *arguments, quiet=True)
 
 
-def _measure_engine(
+def measure_engine(
     feeds: Path, folder: Path, machine: Path, validation: Path, inference: InferenceParams, params: BenchmarkParams
 ) -> Isolated:
+    """Measure the memory on these feeds, and the compute time on the samples of `validation`."""
     here = Machine.read(machine)
     with open_engine(folder, here, inference) as engine:
         # Memory comes first, so that it does not include the samples.
@@ -289,7 +278,6 @@ def read_feeds(feeds: Path) -> Feeds:
 
 
 def _clocked(call: Callable[[], Moments], seconds: float) -> tuple[Moments, ...]:
-    """Call for some seconds, and at least once."""
     warm_up(call, seconds / 2)
     deadline = time.perf_counter() + seconds
     moments = [call()]

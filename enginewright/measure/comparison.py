@@ -37,8 +37,6 @@ VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")  # may diff
 
 
 class Change(Record):
-    """The change of one figure of one precision between two runs."""
-
     precision: str
     figure: str
     outcome: Outcome
@@ -126,7 +124,6 @@ class SpeedChange(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """Return the whole standard error of `log`."""
         return math.hypot(self.error, self.shared)
 
     def times(self, confidence: float) -> tuple[float, float, float]:
@@ -149,18 +146,15 @@ def deviations_allowed(confidence: float, figures: int) -> float:
 
 
 def standard_error(low: float, high: float, confidence: float) -> float:
-    """Return the standard error of a ratio's logarithm from the ratio's interval."""
     return math.log(high / low) / 2 / NormalDist().inv_cdf((1 + confidence) / 2)
 
 
 def speed_change_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -> SpeedChange:
-    def error_of(ratio: Ratio, benchmark: Benchmark) -> float:
-        return math.hypot(standard_error(ratio.low, ratio.high, benchmark.confidence), BETWEEN_RUNS)
-
+    errors = (standard_error(one.low, one.high, of.confidence) for one, of in ((before, old), (after, new)))
     return SpeedChange(
         batch=after.batch,
         log=math.log(after.median / before.median),
-        error=math.hypot(error_of(before, old), error_of(after, new)),
+        error=math.hypot(*errors, BETWEEN_RUNS, BETWEEN_RUNS),
         shared=math.sqrt(2) * AS_OPENED,
         baseline_log=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
         before=before.median,
@@ -177,7 +171,6 @@ def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
 
 
 def combine(speed_changes: Sequence[SpeedChange]) -> SpeedChange:
-    """Return the mean of some speed changes."""
     # Errors at different batch sizes are independent. Several baselines at one batch size share the engine's timings.
     batches = {each.batch for each in speed_changes}
     errors = [mean(each.error for each in speed_changes if each.batch == batch) for batch in batches]
@@ -193,11 +186,8 @@ def combine(speed_changes: Sequence[SpeedChange]) -> SpeedChange:
 def compare_runs(
     before: Measurements, after: Measurements, confidence: float, raced: Mapping[str, SpeedChanges] | None = None
 ) -> list[Change]:
-    """Compare every figure of the precisions that both runs have.
-
-    `confidence` holds for all figures together: how sure it is that nothing is called a change if nothing changed.
-    `raced` has the results of engine races by precision, which replace the ratios to PyTorch.
-    """
+    """Compare every figure of the precisions that both runs have. `confidence` holds for all figures together: how sure
+    it is that nothing is called a change if nothing changed. Engines that were `raced` need no ratios to PyTorch."""
     raced = raced or {}
     pairs = common_precisions(before, after)
     if not pairs:
@@ -228,12 +218,11 @@ def same_versions(before: Measurements, after: Measurements) -> bool:
 
 def best_pace(*runs: Measurements) -> float:
     """Return the best machine pace at which any precision was timed: how fast the machine can be."""
-    paces = [entry.benchmark.pace.microseconds for run in runs for entry in run.precisions]
+    paces = (entry.benchmark.pace.microseconds for run in runs for entry in run.precisions)
     return min((pace for pace in paces if pace is not None), default=0.0)
 
 
 def _other_machine(before: Machine, after: Machine) -> str | None:
-    """Return how the machines of two runs differ, or None if they are the same."""
     pairs = ((name, getattr(before, name), getattr(after, name)) for name in Identity.model_fields)
     return next((f"another {name.replace('_', ' ')}: {was} and {now}" for name, was, now in pairs if was != now), None)
 
@@ -282,7 +271,6 @@ def _compare_speed(
 
 
 def _ratio_pairs(before: Benchmark, after: Benchmark) -> list[tuple[Ratio, Ratio]]:
-    """Pair the ratios of two benchmarks that have the same baseline and batch size."""
     later = {(ratio.baseline, ratio.batch): ratio for ratio in after.ratios}
     return [(old, later[key]) for old in before.ratios if (key := (old.baseline, old.batch)) in later]
 
@@ -297,7 +285,6 @@ def _other_settings(before: Benchmark, after: Benchmark) -> str | None:
 
 
 def _slower_machine(timed: Benchmark, best: float) -> str | None:
-    """Return why the machine was slower than it can be, or None."""
     # Two runs on a slow machine cannot be compared with each other either: ratios scatter several times as much there.
     pace = timed.pace.microseconds
     if problems := machine_problems(timed):
@@ -310,8 +297,6 @@ def _slower_machine(timed: Benchmark, best: float) -> str | None:
 
 
 def _judge_speed_changes(precision: str, speed_changes: SpeedChanges, deviations: float) -> list[Change]:
-    """Judge the comparable speed changes all together, and then each of them."""
-
     def judge(figure: str, speed: SpeedChange) -> Change:
         change = judge_factor(precision, figure, speed.log, deviations * speed.deviation, speed.before, speed.after)
         if change.outcome is Outcome.NO_CHANGE or not speed.is_mostly_the_baseline:

@@ -10,7 +10,7 @@ from enginewright.core.files import VALIDATION_SAMPLES, Record
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.gpu import bus_address
+from enginewright.engine.gpu import nvml_device
 from enginewright.engine.machine import Machine
 from enginewright.measure.timing import whole_machine
 
@@ -61,8 +61,7 @@ def energy_per_image(device: str, call: Callable[[], object], images: int, secon
 
 
 def _nvml() -> Reading:
-    pynvml.nvmlInit()
-    gpu = pynvml.nvmlDeviceGetHandleByPciBusId(bus_address())
+    gpu = nvml_device()
     before = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
     return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) - before) / 1e3
 

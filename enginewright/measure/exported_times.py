@@ -52,7 +52,6 @@ class ExportedTimes(NamedTuple):
 
 
 def write_exported_times(calls: Iterable[Moments], path: Path) -> None:
-    """Write a line for each inference, as trtexec does."""
     lines = ",\n".join(json.dumps({name: round(value, 6) for name, value in _fields(call).items()}) for call in calls)
     path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
@@ -98,7 +97,6 @@ def holds_exported_times(place: str) -> bool:
 
 
 def find_exported_times(place: str) -> ExportedTimes:
-    """Read a file, or the only one in a reports folder."""
     path = Path(place)
     found = [path] if path.is_file() else sorted(path.glob(FILES)) if path.is_dir() else []
     if not found:

@@ -133,7 +133,6 @@ class History:
 
     @classmethod
     def here(cls, params: Params) -> Self:
-        """Return the history of this machine and of the project in this folder."""
         setting = Setting.of(Machine.read(MACHINE), params)
         return cls(HISTORY / setting.folder, setting)
 
@@ -176,7 +175,6 @@ def _parsed(kind: type[Kept], content: bytes, origin: str, cure: str) -> Kept:
 
 
 def last_kept(nights: Sequence[Night]) -> Night | None:
-    """Return a line of the night that became the present good run."""
     return next((night for night in reversed(nights) if night.kept), None)
 
 

@@ -34,7 +34,6 @@ Open = Callable[[], AbstractContextManager[Bind]]
 
 @contextmanager
 def open_contender(folder: Path, machine: Machine, inference: InferenceParams) -> Iterator[Bind]:
-    """Open the engine in a folder, and return what binds feeds."""
     with open_engine(folder, machine, inference) as engine:
         yield engine.bind
 

@@ -93,8 +93,6 @@ class Agreement(Record):
 
 
 class Spot(Record):
-    """A check of the engine at one batch size."""
-
     batch: int
     samples: int
     errors: Errors  # against PyTorch
@@ -103,8 +101,6 @@ class Spot(Record):
 
 
 class Resized(Record):
-    """The errors of the engine against its graph at another image size."""
-
     sizes: dict[str, int]
     errors: Errors
 
@@ -120,8 +116,6 @@ class Spread(Record):
 
 
 class Validation(Record):
-    """The accuracy of one engine, and the thresholds that it broke."""
-
     precision: str
     task: str
     reference: str  # what made the reference outputs: PyTorch, or ONNX Runtime if the model is a user's ONNX file
@@ -148,7 +142,6 @@ class Validation(Record):
 
     @property
     def main(self) -> Result | None:
-        """Return the result that is judged, or None if it was not measured."""
         return self.results[0] if self.results else None
 
     @property
@@ -300,8 +293,6 @@ class Factor(NamedTuple):
 
 
 class RacedPair(Record):
-    """How many times as fast `one` is as `other`."""
-
     one: str
     other: str
     median: PositiveFloat
@@ -343,8 +334,6 @@ class Identity(Record):
 
 
 class Measurement(Record):
-    """The measurements of one precision, which a later run is compared with."""
-
     precision: str
     engine_bytes: int
     files: dict[str, str]  # the hashes of the engine's files

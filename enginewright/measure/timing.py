@@ -64,8 +64,6 @@ class WarmUp(NamedTuple):
 
 @dataclass(frozen=True)
 class Timings:
-    """All rounds of one point, and how each contender's warm-up ended."""
-
     rounds: Sequence[Round]
     warm_ups: Mapping[str, WarmUp] = field(default_factory=dict)
 
@@ -78,12 +76,10 @@ class Timings:
         return np.array([median_seconds(one) / median_seconds(other) for one, other in turns])
 
     def factor(self, contender: str, baseline: str, confidence: float, rng: np.random.Generator) -> Factor:
-        """Return how many times as fast the contender is: the median over rounds, with its interval."""
         ratios = self.ratios(baseline, contender)
         return Factor(float(np.median(ratios)), *median_interval(ratios, confidence, rng))
 
     def at_pace(self, pace: float) -> "Timings":
-        """Return the rounds at this machine pace only."""
         return replace(self, rounds=[each for each in self.rounds if pace <= each.pace <= SAME_PACE * pace])
 
 
@@ -188,7 +184,6 @@ def median_seconds(calls: Sequence[Call]) -> float:
 
 
 def median_interval(values: NDArray[np.float64], confidence: float, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the median."""
     resampled = np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1)
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)

@@ -427,7 +427,7 @@ def refuse_nvml():
 def test_nvml_counts_the_gpu(monkeypatch):
     counted = iter([1000, 5000])
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(energy, "bus_address", lambda: b"0")
+    monkeypatch.setattr("enginewright.engine.gpu.bus_address", lambda: b"0")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda _: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _: next(counted))
     assert energy_per_image("cuda", lambda: None, 8, seconds=0) == Energy(joules=0.5, source="NVML, the GPU")

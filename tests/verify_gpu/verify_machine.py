@@ -34,7 +34,7 @@ from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt import TensorRT
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
-from enginewright.measure.benchmark import measure_engine_isolated
+from enginewright.measure.benchmark import isolated, measure_engine
 from enginewright.measure.contenders import _compiled, pace_meter, pytorch_contender, require_possible
 from enginewright.measure.records import SAME_PACE, Trace
 
@@ -101,7 +101,7 @@ def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, t
     machine.write(tmp_path / "machine.json")
     params = BenchmarkParams(batches=(2, 8), seconds=0.2, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
     places = engines / "fp32", tmp_path / "machine.json", samples.folder
-    by_itself = measure_engine_isolated(*places, REPLAYED, params, samples.cycled(8))
+    by_itself = isolated(measure_engine, samples.cycled(8), *places, REPLAYED, params)
     with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind(samples.cycled(8))
         here = 1000 * statistics.median(call() for _ in range(300))

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES, RuntimeName
 from enginewright.core.params.build import InferenceParams
 from enginewright.engine.gpu import NO_GPU, Hardware, find_gpu, why_no_gpu
-from enginewright.engine.machine import Machine, Moments
+from enginewright.engine.machine import Machine
 from enginewright.engine.record import UNKNOWN, Layer, LayerTime
 from enginewright.graph.interface import Blueprint
 
@@ -45,14 +45,6 @@ class Session(Protocol):
         includes the copies to it and back, and the call returns the seconds without them."""
 
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class ClockedSession(Session, Protocol):
-    """A session on a GPU."""
-
-    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, which tells when each part of it began and ended."""
 
 
 class Runtime(Protocol):
@@ -97,23 +89,23 @@ def load_runtime(name: RuntimeName | str) -> Runtime:
 
 def median_times(layers: Sequence[Layer], calls: Sequence[CallTimes]) -> list[LayerTime]:
     """Return the layers with the medians of their times. Layers that share a name are matched to times in order."""
+
+    def numbered(names: Iterable[str]) -> list[tuple[str, int]]:
+        """Number the names that are alike, from 0 on."""
+        counts: defaultdict[str, Iterator[int]] = defaultdict(count)
+        return [(name, next(counts[name])) for name in names]
+
     times: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for call in calls:
-        for key, (_, milliseconds) in zip(_numbered(name for name, _ in call), call, strict=True):
+        for key, (_, milliseconds) in zip(numbered(name for name, _ in call), call, strict=True):
             times[key].append(milliseconds)
-    known = dict(zip(_numbered(layer.name for layer in layers), layers, strict=True))
+    known = dict(zip(numbered(layer.name for layer in layers), layers, strict=True))
     for name, number in [key for key in times if key not in known]:  # nothing is known of these but their times
         known[name, number] = Layer(name=name, kind=UNKNOWN, precision=UNKNOWN, computes=False)
     return [
         LayerTime(**layer.model_dump(), milliseconds=round(median(times[key]), 6) if key in times else 0)
         for key, layer in known.items()
     ]
-
-
-def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
-    """Number the names that are alike, from 0 on."""
-    counts: defaultdict[str, Iterator[int]] = defaultdict(count)
-    return [(name, next(counts[name])) for name in names]
 
 
 def describe_machine(asked: str) -> Machine:

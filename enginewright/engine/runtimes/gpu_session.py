@@ -25,8 +25,6 @@ NOT_KNOWN = -1  # a size of an output that follows from the values of the inputs
 
 
 class Executor(Protocol):
-    """The part of a session that belongs to a runtime."""
-
     replays: bool  # whether it replays CUDA graphs by itself
 
     def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> Mapping[str, Shape]:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, load_model
+from onnx import load_model
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES, not_installed
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BuildParams, InferenceParams
+from enginewright.core.text import first_line
 from enginewright.core.version import installed_version
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.engine.runtimes import WARM_UP, Arrays, Session, median_times
@@ -48,8 +49,6 @@ COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
 
 
 class ONNXRuntime:
-    """Optimize graphs and run them, on the GPU where there is one."""
-
     def missing(self) -> str | None:
         return not_installed("onnxruntime")
 
@@ -70,16 +69,17 @@ class ONNXRuntime:
             require_known_sizes(blueprint)
         try:
             with scratch_folder() as scratch:
-                merged = changed_by(load_graph(onnx), merge_products) if is_on_gpu else None
-                given = _written(merged, scratch / "merged.onnx") or onnx
+                given = onnx
+                if is_on_gpu and (merged := changed_by(load_graph(onnx), merge_products)):
+                    save_graph(merged, given := scratch / "merged.onnx")
                 try:
                     optimize(given, folder, build)
                 except Exception:
                     # Both providers lack bfloat16 kernels, the CPU's for Conv, CUDA's for MaxPool, and NVIDIA's blocks.
                     # A graph of the same meaning in float32 is built instead, and its layers will say fp32.
-                    if (twin := _written(twin_of(load_graph(given)), scratch / "twin.onnx")) is None:
+                    if (twin := twin_of(load_graph(given))) is None:
                         raise
-                    given = twin
+                    save_graph(twin, given := scratch / "twin.onnx")
                     optimize(given, folder, build)
                 if is_on_gpu and not blueprint.is_probe:
                     graph = load_model(given, load_external_data=False).graph
@@ -91,8 +91,7 @@ class ONNXRuntime:
                 (ran,) = _nodes_by_call(session)
             return [_layer(node, build.tf32) for node in ran]
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
-            why = str(error).strip().splitlines()[0]
-            raise EnginewrightError(f"ONNX Runtime cannot compile {onnx}: {why}") from None
+            raise EnginewrightError(f"ONNX Runtime cannot compile {onnx}: {first_line(error)}") from None
 
     def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
         options = options_for(inference.threads)
@@ -112,14 +111,6 @@ class ONNXRuntime:
             ran = _nodes_by_call(session)[WARM_UP:]
         times = [[(node["name"], node["dur"] / 1000) for node in nodes] for nodes in ran]
         return median_times([_layer(node, blueprint.build.tf32) for node in ran[0]], times)
-
-
-def _written(graph: ModelProto | None, path: Path) -> Path | None:
-    """Write a graph that stands in for another, if there is one."""
-    if graph is None:
-        return None
-    save_graph(graph, path)
-    return path
 
 
 class CpuSession:
@@ -146,7 +137,6 @@ class CpuSession:
 
 @contextmanager
 def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
-    """Open a session that profiles what it runs."""
     options = options_for(threads)
     options.enable_profiling = True
     with scratch_folder() as scratch:

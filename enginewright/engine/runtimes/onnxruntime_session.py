@@ -1,6 +1,5 @@
 """Optimize a graph in ONNX Runtime, and open what came of it. On a GPU, each layout of images is tried, as TensorRT
-tries kernels. No rule would do: with channels last and fused biases, fp16 of ResNet-50 was 1.6 times as fast on an
-H200, and fp32 of EfficientNet-B0 0.5 times (docs/measurements.md)."""
+tries kernels: no rule would do (docs/measurements.md)."""
 
 import ctypes
 import os
@@ -20,6 +19,7 @@ from enginewright.core.apart import run_apart
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BuildParams
+from enginewright.core.text import first_line
 from enginewright.data.feeds import BATCH
 from enginewright.engine.gpu import Stream
 from enginewright.engine.runtimes import Arrays
@@ -68,13 +68,15 @@ def options_for(threads: int, optimize: bool = False) -> Any:
 
 def optimize(model: Path, folder: Path, build: BuildParams, layout: Layout = CHANNELS_FIRST) -> None:
     options = options_for(threads=0, optimize=True)
-    options.optimized_model_filepath = str(folder / GRAPH)
+    engine = folder / GRAPH
+    options.optimized_model_filepath = str(engine)
     if data_of(model).exists():
-        data = data_of(folder / GRAPH).name
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", data_of(engine).name
+        )
     open_session(model, options, build, layout)
     if layout:
-        write_layout(folder / GRAPH, layout)
+        write_layout(engine, layout)
 
 
 def open_session(model: Path, options: Any, build: BuildParams, layout: Layout = CHANNELS_FIRST) -> Any:
@@ -108,7 +110,6 @@ def noted_settings(model: ModelProto, build: BuildParams) -> dict[str, str]:
 
 
 def write_layout(engine: Path, layout: Layout) -> None:
-    """Note in an engine how it must be opened."""
     model = load_model(engine, load_external_data=False)
     others = {entry.key: entry.value for entry in model.metadata_props if not entry.key.startswith(OPTION)}
     helper.set_model_props(model, others | {OPTION + name: value for name, value in layout.items()})
@@ -139,8 +140,7 @@ def cuda_session(
 
 
 def require_known_sizes(blueprint: Blueprint) -> None:
-    """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much. Refuse
-    inputs that hold sizes, too: these stay in the host's memory, which is not bound."""
+    """Refuse an output of unknown size, as its memory is bound, and inputs that hold sizes, which stay on the host."""
     known = {size for spec in blueprint.interface.inputs for size in spec.shape}
     for spec in blueprint.interface.outputs:
         for axis, size in enumerate(spec.shape):
@@ -238,13 +238,12 @@ def open_on_gpu(model: Path, blueprint: Blueprint, options: Any, replays: bool) 
     opened = model.stat()
 
     def another() -> Any:
-        """Open the engine for one more shape."""
         if not model.exists() or not os.path.samestat(model.stat(), opened):
             raise EnginewrightError(f"the engine in {model.parent} was built anew since it was opened: open it again")
         try:
             return open_session(replays)
         except Exception as error:
-            why = str(error).strip().splitlines()[0]
+            why = first_line(error)
             raise EnginewrightError(f"ONNX Runtime cannot open the engine for one more shape: {why}") from None
 
     executor = ONNXRuntimeExecutor(first, another, blueprint.interface, replays, most)
@@ -312,8 +311,7 @@ class ONNXRuntimeExecutor:
         try:
             self._session.run_with_iobinding(self._binding, self._options)
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
-            why = str(error).strip().splitlines()[0]
-            raise EnginewrightError(f"ONNX Runtime cannot run the engine: {why}") from None
+            raise EnginewrightError(f"ONNX Runtime cannot run the engine: {first_line(error)}") from None
 
     def close(self) -> None:
         self._first = self._session = self._binding = None

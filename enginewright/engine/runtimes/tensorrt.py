@@ -79,8 +79,9 @@ class TensorRT(Library):
         parser = self._parse(network, onnx, blueprint.build)
         config = self._configure(builder, blueprint)
         free = math.inf if self.is_rtx else free_memory()
-        with self._timing_cache(config, blueprint.build):
-            plan = self._build(builder, network, config)
+        with self._timing_cache(config, blueprint.build), closing(Phases(f"building for {self.title}")) as phases:
+            config.progress_monitor = nvidia.new_monitor(trt, phases)
+            plan = builder.build_serialized_network(network, config)
         if plan is None:
             # With 700 MB left, 10.6 said on an H200 "Cask (no further information)" and "invalid resource handle".
             scarce = f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {nvidia.MORE_MEMORY}"
@@ -106,17 +107,14 @@ class TensorRT(Library):
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """Deserialize one engine; each request has a context and a stream of its own."""
-        scratches = 1 if inference.share_scratch else requests
-        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, scratches)
-        captures_itself = inference.cuda_graph and self.is_rtx
-        replay = inference.cuda_graph and not captures_itself
-        shares = inference.share_scratch and requests > 1
-        scratch = Scratch(engine.device_memory_size_v2, requests) if shares else None
+        shares, replays = inference.share_scratch, inference.cuda_graph
+        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, 1 if shares else requests)
+        scratch = Scratch(engine.device_memory_size_v2, requests) if shares and requests > 1 else None
         sessions = []
         for _ in range(requests):
-            context, stream = self._context(engine, inference.cuda_graph, scratch), Stream()
-            executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, captures_itself)
-            sessions.append(DeviceSession(stream, executor, blueprint, replay, scratch))
+            context, stream = self._context(engine, replays, scratch), Stream()
+            executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, replays and self.is_rtx)
+            sessions.append(DeviceSession(stream, executor, blueprint, replays and not self.is_rtx, scratch))
         return sessions
 
     def trace(
@@ -148,11 +146,6 @@ class TensorRT(Library):
         if plan is None:
             raise EnginewrightError(f"{self.title} cannot write the engine with the weights of {onnx}: {self.why()}")
         (refitted / PLAN).write_bytes(plan)
-
-    def _build(self, builder: Any, network: Any, config: Any) -> Any:
-        with closing(Phases(f"building for {self.title}")) as phases:
-            config.progress_monitor = nvidia.new_monitor(self.trt, phases)
-            return builder.build_serialized_network(network, config)
 
     def _parse(self, network: Any, onnx: Path, build: BuildParams) -> Any:
         trt = self.trt
