@@ -26,7 +26,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes.onnxruntime_session import layout_of
+from enginewright.engine.runtimes.onnxruntime import layout_of
 from enginewright.graph.interface import Interface
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.benchmark import isolated, measure_engine

@@ -31,7 +31,7 @@ class Passed(NamedTuple):
             return {}
         from onnx import load_model  # here: other engines are bundled without onnx
 
-        from enginewright.engine.runtimes.onnxruntime_session import GRAPH, noted_settings
+        from enginewright.engine.runtimes.onnxruntime import GRAPH, noted_settings
 
         return noted_settings(load_model(self.folder / GRAPH, load_external_data=False), self.record.build)
 

@@ -106,7 +106,10 @@ def pytorch_contender(
         typed = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
         return call_model(own, typed)
 
-    run = _with_baseline_in_errors(_compiled(_with_own_code(cast_and_run), words, tf32), baseline)
+    # torch.compile (of PyTorch 2.15) compiles a code object for eight shapes, and runs the ninth as eager: so each
+    # contender has its own.
+    cast_and_run.__code__ = cast_and_run.__code__.replace()
+    run = _with_baseline_in_errors(_compiled(cast_and_run, words, tf32), baseline)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         return _on_gpu(run, {name: one.pin_memory() for name, one in inputs.items()}, replay=CUDA_GRAPH in words)
@@ -116,13 +119,6 @@ def pytorch_contender(
             run(inputs)
 
     return call
-
-
-def _with_own_code(run: Model) -> Model:
-    """Give a function a code object of its own. torch.compile (of PyTorch 2.15) compiles one for eight shapes, and runs
-    the ninth as eager: so contenders must not share it."""
-    run.__code__ = run.__code__.replace()
-    return run
 
 
 def _with_baseline_in_errors(run: Model, baseline: Baseline) -> Model:

@@ -112,9 +112,8 @@ def find_exported_times(place: str) -> ExportedTimes:
 def compare_times(before: ExportedTimes, after: ExportedTimes, confidence: float) -> list[Change]:
     """Compare the median time with its copies, by the device's clock, and that of the compute alone."""
     latency, deviations = "latency with copies", deviations_allowed(confidence, figures=2)
-    uncopied = [
-        times.place for times in (before, after) if not any(call.copies_in or call.copies_out for call in times.calls)
-    ]
+    both = (before, after)
+    uncopied = [times.place for times in both if not any(call.copies_in or call.copies_out for call in times.calls)]
     if uncopied:
         why = f"no copies were timed in {' and '.join(uncopied)}: trtexec does with --includeDataTransfers"
         first = not_comparable(NOT_NAMED, latency, why)

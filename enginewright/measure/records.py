@@ -242,6 +242,14 @@ class Isolated(Record):
         return {batch: 1000 * median(call.compute for call in calls) for batch, calls in self.calls.items()}
 
 
+class Energy(Record):
+    """The energy of the whole device for an image, idle draw included. `joules` is None where the machine does
+    not tell it, and `source` then says why."""
+
+    joules: float | None
+    source: str
+
+
 class AtSize(Record):
     """The speed of one engine at another size of an axis of the user's, such as the length of texts."""
 

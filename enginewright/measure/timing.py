@@ -48,18 +48,13 @@ class Call(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The turns of all contenders in one round, and the machine pace meanwhile: the seconds of a fixed piece of work,
-    fewer on a faster machine. See contenders.py."""
-
-    turns: Mapping[str, list[Call]]
-    pace: float
+    turns: Mapping[str, list[Call]]  # of all contenders
+    pace: float  # of the machine meanwhile: the seconds of a fixed piece of work, as contenders.py has it
 
 
 class WarmUp(NamedTuple):
-    """The seconds of one call at the end of a warm-up, and the share by which its last two windows differed."""
-
-    seconds: float
-    drift: float
+    seconds: float  # of one call at its end
+    drift: float  # the share by which its last two windows differed
 
 
 @dataclass(frozen=True)
@@ -153,9 +148,8 @@ def take_round(point: Point, seconds: float, read_pace: Callable[[], float], rng
 
 
 def take_turn(contender: Contender, seconds: float) -> list[Call]:
-    """Time calls for the seconds of a turn, after one that is not counted. The first call pays for the caches and
-    threads that the contender before left. If it also prepares a new shape, it can take the whole turn; so the counted
-    calls get at least half a turn."""
+    """Time calls for the seconds of a turn, after one that pays for the caches and threads that the contender before
+    left. If that one also prepares a new shape, it can take the whole turn; so the others get at least half a turn."""
     started = time.perf_counter()
     contender()
     deadline = max(started + seconds, time.perf_counter() + seconds / 2)
@@ -257,16 +251,9 @@ def contention_problems(contention: Contention, threads: int) -> list[str]:
 # A virtual machine with two cores that nothing else used stayed within these limits.
 WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS, STEADY_CLOCK = 0.1, 0.15, 0.05, 0.95
 
-# A slow or busy machine changes ratios by less than this factor, all batch sizes together: the ratios of four runs of
-# one engine were at most 1.2 times apart.
+# A slow or busy machine changes ratios by less, all batch sizes together: those of four runs of one engine were at most
+# 1.2 times apart.
 LARGEST_MACHINE_EFFECT = 1.5
-
-
-class BrokenLimit(NamedTuple):
-    """A noise limit that some timings broke: the sentence that says so, and how many times the limit they reach."""
-
-    sentence: str
-    factor: float
 
 
 def machine_problems(timed: Benchmark) -> list[str]:
@@ -279,11 +266,11 @@ def machine_problems(timed: Benchmark) -> list[str]:
     return found
 
 
-def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[BrokenLimit]:
-    """Return the limits that the interval of a ratio breaks, or the calls of its two sides."""
+def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[str]:
+    """Return a sentence for each limit that the interval of a ratio breaks, or the calls of its two sides."""
     title = baseline_title(ratio.baseline)
     interval = (ratio.high - ratio.low) / ratio.median
-    found = [BrokenLimit(f"the interval of the ratio to {title} is {interval:.0%} of it", interval / WIDEST_INTERVAL)]
+    found = [(f"the interval of the ratio to {title} is {interval:.0%} of it", interval > WIDEST_INTERVAL)]
     owners = {ENGINE: "the engine's", ratio.baseline: f"{title}'s"}
     for side in benchmark.latencies:
         if side.batch == ratio.batch and (owner := owners.get(side.contender)):
@@ -291,8 +278,8 @@ def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[BrokenLimit]:
             slow = f"{side.outliers:.0%} of {owner} calls took over twice as long as most"
             unsettled = f"{owner} warm-up had not settled: its last two windows differed by {side.warm_up_drift:.0%}"
             found += [
-                BrokenLimit(scatter, side.spread / WIDEST_SPREAD),
-                BrokenLimit(slow, side.outliers / MOST_OUTLIERS),
-                BrokenLimit(unsettled, side.warm_up_drift / WARM_UP_AGREEMENT),
+                (scatter, side.spread > WIDEST_SPREAD),
+                (slow, side.outliers > MOST_OUTLIERS),
+                (unsettled, side.warm_up_drift > WARM_UP_AGREEMENT),
             ]
-    return [limit for limit in found if limit.factor > 1]
+    return [sentence for sentence, is_broken in found if is_broken]

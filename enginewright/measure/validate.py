@@ -34,10 +34,11 @@ from enginewright.tasks.task import Task
 
 
 class Expected(NamedTuple):
-    """Holds the samples, and what an engine should return for them: what the source model did."""
+    """Holds the samples, what an engine should return for them, and how far from that it may be."""
 
     samples: SampleSet
-    outputs: Outputs
+    outputs: Outputs  # of the source model
+    limits: Thresholds
     made_by: str = PYTORCH
     by_chance: bool = False  # whether these answers are no better for their own samples than for others
     doubt: str | None = None  # on how the samples are prepared
@@ -47,7 +48,6 @@ def validate_engine(
     engine: Engine,
     run_graph: Run,
     expected: Expected,
-    limits: Thresholds,
     params: ValidationParams,
     examples: Path | None = None,
     elsewhere: Sequence[OutputsOf | None] = (None, None),
@@ -55,7 +55,7 @@ def validate_engine(
     """Validate an engine against what is expected, and against its graph, as `run_graph` runs it without an optimizer.
     Draw samples on which they differ into the folder `examples`. `elsewhere` has what runs graph and engine over the
     whole set on other machines."""
-    samples, reference, record = expected.samples, expected.outputs, engine.record
+    samples, reference, limits, record = expected.samples, expected.outputs, expected.limits, engine.record
     known, sizes, kind = samples.manifest, record.profile.batch, samples.manifest.kind
     task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
     task = task.knowing(samples.truth, np.arange(len(samples)))

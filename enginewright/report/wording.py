@@ -44,7 +44,7 @@ def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
 
 def reasons(findings: Findings, entry: Evidence, ratio: Ratio) -> list[str]:
     """Return why this ratio is noisy; nothing if it is not."""
-    return [broken.sentence for broken in broken_limits(ratio, entry.benchmark)] + machine_reasons(findings, entry)
+    return broken_limits(ratio, entry.benchmark) + machine_reasons(findings, entry)
 
 
 def machine_reasons(findings: Findings, entry: Evidence) -> list[str]:

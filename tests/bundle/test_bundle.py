@@ -46,7 +46,7 @@ from enginewright.data.preprocessing import prepare
 from enginewright.data.sample_set import Manifest, PreparedTexts
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes.onnxruntime_session import CHANNELS_LAST, write_layout
+from enginewright.engine.runtimes.onnxruntime import CHANNELS_LAST, write_layout
 from enginewright.graph.interface import Interface, TensorSpec
 
 TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"

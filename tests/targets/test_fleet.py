@@ -16,8 +16,9 @@ from enginewright.cli.commands import fleet as command
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.engine.runtimes import describe_machine
-from enginewright.measure import energy
-from enginewright.measure.energy import Energy, energy_per_image
+from enginewright.measure import benchmark
+from enginewright.measure.benchmark import energy_per_image
+from enginewright.measure.records import Energy
 from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
 from enginewright.targets import here, node, nodes
@@ -402,7 +403,7 @@ def counter(folder, *values, name="package-0"):
 
 @pytest.mark.parametrize(("first", "last", "joules"), [(100, 400_100, 0.1), (900_000, 300_000, 0.1), (5, 5, None)])
 def test_rapl_counts_the_package_and_goes_round(tmp_path, monkeypatch, first, last, joules):
-    monkeypatch.setattr(energy, "RAPL", tmp_path)
+    monkeypatch.setattr(benchmark, "RAPL", tmp_path)
     file = counter(tmp_path / "intel-rapl:0", first)
     counter(tmp_path / "intel-rapl:0:0", 0, name="core")
     calls = iter([first, last])
@@ -412,7 +413,7 @@ def test_rapl_counts_the_package_and_goes_round(tmp_path, monkeypatch, first, la
 
 
 def test_a_machine_that_does_not_tell_its_energy_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(energy, "RAPL", tmp_path)
+    monkeypatch.setattr(benchmark, "RAPL", tmp_path)
     assert energy_per_image("cpu", lambda: None, 1).source == "this machine shows no RAPL counter"
     counter(tmp_path / "intel-rapl:0", "none")
     assert energy_per_image("cpu", lambda: None, 1).joules is None

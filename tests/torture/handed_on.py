@@ -76,8 +76,7 @@ def _fleet() -> None:
 
 
 def _answer(measured: bytes) -> bytes:
-    from enginewright.measure.energy import Energy
-    from enginewright.measure.records import Measurements
+    from enginewright.measure.records import Energy, Measurements
     from enginewright.targets.answer import Answer, Measured, Speed
 
     known = Measurements.model_validate_json(measured)
