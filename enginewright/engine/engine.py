@@ -62,8 +62,7 @@ class Engine(AbstractContextManager["Engine"]):
         return self._session.replays
 
     def run(self, feeds: Arrays | NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
-        """Return the outputs by name, for inputs by name: arrays with the batch as their first axis. An engine with one
-        input takes its array alone, too."""
+        """Return the outputs by name, for inputs by name with the batch first, or for the array of the only input."""
         given = {self.inputs[0].name: feeds} if isinstance(feeds, np.ndarray) and len(self.inputs) == 1 else feeds
         arrays = self._require_fitting(given)
         with _in_a_sentence(NOT_RUN):
@@ -100,9 +99,8 @@ class Engine(AbstractContextManager["Engine"]):
         for name, array in feeds.items():
             spec = specs[name]
             if not isinstance(array, np.ndarray):
-                raise EnginewrightError(
-                    f"input {name} is a {type(array).__name__} and must be an array of {spec.dtype}"
-                )
+                kind = type(array).__name__
+                raise EnginewrightError(f"input {name} is a {kind} and must be an array of {spec.dtype}")
             if array.dtype != spec.dtype:
                 raise EnginewrightError(f"input {name} is {array.dtype} and must be {spec.dtype}")
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):

@@ -95,8 +95,7 @@ class EngineRecord(Record):
 
     @property
     def layers_are_known(self) -> bool:
-        """Tell whether it is known what the engine runs in: a compiler without a GPU does not know, and an inspector
-        may hide types."""
+        """Tell whether it is known what the engine runs in. A compiler without a GPU, or an inspector, may not tell."""
         return bool(self.share_as_asked or self.ran_as)
 
     @property
@@ -121,8 +120,7 @@ class EngineRecord(Record):
 
     @property
     def ran_as(self) -> str | None:
-        """Return the precision that took the place of the engine's, if no compute layer runs in the engine's. A layer
-        of unknown precision might."""
+        """Return what took the place of the engine's precision, if no compute layer runs in it, or may."""
         return None if self.share_as_asked or UNKNOWN in self.executed else next(iter(self.executed), None)
 
     @property

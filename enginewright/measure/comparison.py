@@ -241,11 +241,14 @@ def judge_race(precision: str, speed_changes: SpeedChanges, deviations: float) -
 def _compare_speed(
     old: Measurement, new: Measurement, deviations: float, elsewhere: str | None, best: float
 ) -> list[Change]:
-    """Compare ratios to PyTorch at each batch size, and all together, where a smaller change can be told from chance,
-    if both were measured under the same conditions."""
-    pairs = _ratio_pairs(old.benchmark, new.benchmark)
-    if problem := elsewhere or _other_settings(old.benchmark, new.benchmark):
-        return [not_comparable(new.precision, "speed", problem)]
+    """Compare ratios to PyTorch at each batch size, and all together, if their conditions were the same."""
+    pairs, problem = _ratio_pairs(old.benchmark, new.benchmark), elsewhere
+    if old.benchmark.threads != new.benchmark.threads:
+        problem = problem or f"{counted(old.benchmark.threads, 'thread')} and {new.benchmark.threads}"
+    if old.benchmark.pytorch != new.benchmark.pytorch:
+        problem = problem or f"another PyTorch: {old.benchmark.pytorch} and {new.benchmark.pytorch}"
+    if problem or not pairs:
+        return [not_comparable(new.precision, "speed", problem or "no baseline and batch size in common")]
     for timed in (new, old):
         if problem := _slower_machine(timed.benchmark, best):
             # A loss that is too large for a slow machine to cause is one; anything smaller is not comparable.
@@ -273,15 +276,6 @@ def _compare_speed(
 def _ratio_pairs(before: Benchmark, after: Benchmark) -> list[tuple[Ratio, Ratio]]:
     later = {(ratio.baseline, ratio.batch): ratio for ratio in after.ratios}
     return [(old, later[key]) for old in before.ratios if (key := (old.baseline, old.batch)) in later]
-
-
-def _other_settings(before: Benchmark, after: Benchmark) -> str | None:
-    """Return how the settings of two benchmarks differ, or None if their ratios can be compared."""
-    if before.threads != after.threads:
-        return f"{counted(before.threads, 'thread')} and {after.threads}"
-    if before.pytorch != after.pytorch:
-        return f"another PyTorch: {before.pytorch} and {after.pytorch}"
-    return None if _ratio_pairs(before, after) else "no baseline and batch size in common"
 
 
 def _slower_machine(timed: Benchmark, best: float) -> str | None:

@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, Self, TypeVar
@@ -82,8 +83,7 @@ ALWAYS: dict[str, Any] = {
 
 
 def what_is_measured(params: Params) -> dict[str, Any]:
-    """Return the model, weights, samples and task, without defaults, so that a parameter of a later version does not
-    make others of them."""
+    """Return model, weights, samples and task without defaults, so that a later version's parameter changes none."""
     given = params.model_dump(mode="json", include=ALWAYS)
     overlay(given, params.model_dump(mode="json", exclude_defaults=True, include={*ALWAYS, "task"}))
     return given
@@ -125,11 +125,12 @@ class Setting(Record):
         return f"{self.machine.device_name}, {self.machine.cores} cores, {self.machine.runtime}"
 
 
+@dataclass(frozen=True)
 class History:
     """The nights of one setting, and their good run: the measurements that each night is compared with."""
 
-    def __init__(self, folder: Path, setting: Setting) -> None:
-        self.folder, self.setting = folder, setting
+    folder: Path
+    setting: Setting
 
     @classmethod
     def here(cls, params: Params) -> Self:
@@ -213,12 +214,11 @@ def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
     with scratch_folder() as scratch:
 
         def find(precision: str) -> Path:
-            if path.is_dir():
-                folder = path.parent / ENGINES / precision
-                if not folder.is_dir():
-                    raise EnginewrightError(f"{folder} is missing: run `dvc checkout` or `dvc repro` in that project")
-            else:
-                folder = _folder_from_cache(hashes, place, scratch, precision)
+            folder = (path.parent / ENGINES if path.is_dir() else scratch) / precision
+            if not path.is_dir():
+                _link_from_cache(hashes, place, folder)
+            elif not folder.is_dir():
+                raise EnginewrightError(f"{folder} is missing: run `dvc checkout` or `dvc repro` in that project")
             if EngineRecord.read(folder / RECORD).identity != measured.get(precision):
                 raise EnginewrightError(
                     f"the engine of {precision} that goes with {place} is not the one that was measured there: "
@@ -260,16 +260,17 @@ def _hashes_of_good_run(good: Path) -> dict[str, str]:
         raise EnginewrightError(f"{path} is damaged. Take the file back from git") from None
 
 
-def _folder_from_cache(hashes: Mapping[str, str], place: str, scratch: Path, precision: str) -> Path:
-    if precision not in hashes:
-        raise EnginewrightError(f"{place} has no engine of {precision}")
+def _link_from_cache(hashes: Mapping[str, str], place: str, folder: Path) -> None:
+    """Fill a folder, which has the name of a precision, with links to what DVC's cache has of that engine."""
     from dvc.exceptions import NotDvcRepoError  # here: a light installation has no DVC
     from dvc.repo import Repo
     from dvc_data.hashfile.hash_info import HashInfo
     from dvc_data.hashfile.tree import Tree
     from dvc_objects.errors import ObjectFormatError
 
-    folder = scratch / precision
+    precision = folder.name
+    if precision not in hashes:
+        raise EnginewrightError(f"{place} has no engine of {precision}")
     folder.mkdir()
     try:
         with Repo() as repo:
@@ -281,4 +282,3 @@ def _folder_from_cache(hashes: Mapping[str, str], place: str, scratch: Path, pre
             f"the engine of {precision} that {place} had is not in DVC's cache here: it was made elsewhere, or "
             "removed. `dvc repro` in that state makes it again"
         ) from None
-    return folder

@@ -41,8 +41,7 @@ def open_contender(folder: Path, machine: Machine, inference: InferenceParams) -
 def run_lap(
     openers: Mapping[str, Open], feeds: Sequence[Feeds], seconds: float, rng: np.random.Generator, label: str
 ) -> list[Timings]:
-    """Open contenders in this order and race them, with each of the feeds in turns. Return the timings by feeds. The
-    machine pace is ignored: it is the same for all."""
+    """Open contenders in this order and race them, with each of the feeds in turns, whatever the machine's pace is."""
     with ExitStack() as opened:
         binds = {name: opened.enter_context(open_one()) for name, open_one in openers.items()}
         points = [{name: bind(each) for name, bind in binds.items()} for each in feeds]

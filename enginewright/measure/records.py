@@ -230,8 +230,7 @@ class PeakMemory(Record):
 
 
 class Isolated(Record):
-    """The memory of an engine in a process that holds nothing else, and all its calls there by batch size: none without
-    a GPU."""
+    """An engine in a process that holds nothing else: its memory and, on a GPU, all its calls by batch size."""
 
     memory: PeakMemory
     calls: dict[int, tuple[Moments, ...]]
@@ -243,11 +242,10 @@ class Isolated(Record):
 
 
 class Energy(Record):
-    """The energy of the whole device for an image, idle draw included. `joules` is None where the machine does
-    not tell it, and `source` then says why."""
+    """The energy of the whole device for an image, idle draw included."""
 
-    joules: float | None
-    source: str
+    joules: float | None  # None where the machine does not tell it,
+    source: str  # which then says why
 
 
 class AtSize(Record):

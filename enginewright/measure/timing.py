@@ -112,8 +112,7 @@ def race(
 
 
 def rounds_missing(done: Sequence[Sequence[Round]], enough: Sequence[int]) -> list[int]:
-    """Return how many rounds each point still lacks at the best pace so far. A round on a slower machine is made up for
-    by another one, up to twice the number that is enough."""
+    """Return how many rounds each point lacks at the best pace so far, up to twice as many as are enough."""
     best = min((each.pace for rounds in done for each in rounds), default=0.0)
     counts = [(len(Timings(rounds).at_pace(best).rounds), len(rounds)) for rounds in done]
     return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(enough, counts, strict=True)]
@@ -188,8 +187,7 @@ NAME = "enginewright-timing.lock"  # the same for all users and projects of the 
 
 @contextmanager
 def whole_machine(who: str) -> Iterator[None]:
-    """Wait until nothing else of Enginewright is timed on this machine: two races would slow each other. The lock ends
-    with the process, however it ends."""
+    """Wait until nothing else of Enginewright is timed on this machine. The lock ends with the process in any case."""
     path = Path(tempfile.gettempdir()) / NAME
     try:  # Linux refuses O_CREAT for a file of another user in /tmp
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)

@@ -145,8 +145,7 @@ def _check_sizes(engine: Engine, run_graph: Run, samples: SampleSet, task: Task)
 
 
 def _broken_elsewhere(spots: Iterable[Spot], resized: Iterable[Resized], limit: float) -> Iterator[str]:
-    """Yield a sentence for each batch size that changes the outputs, and for each other size at which the engine is not
-    its graph. The metric has no limit there: too few images."""
+    """Yield a sentence for each batch size that changes the outputs, and each size at which engine and graph differ."""
     for spot in spots:
         if spot.errors.nonfinite:
             yield f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite"

@@ -65,8 +65,7 @@ class Growing:
 
 
 class Scratch:
-    """Memory that contexts of an engine share: they compute in turns, and only copies go on side by side. It is freed
-    with the last of its users."""
+    """Memory that contexts share: they compute in turns, and only copy side by side. It is freed with its last user."""
 
     def __init__(self, size: int, users: int) -> None:
         self.size, self._users, self._lock = size, users, Lock()
@@ -152,8 +151,7 @@ class DeviceSession:
         return call
 
     def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, with an event between its parts. It costs the host more time, so that no
-        race uses it."""
+        """Return a call like that of `bind`, with an event between its parts, which is too slow for a race."""
         hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
         events = start, copying_in, computing, copying_out, done = [self._keep(Event()) for _ in range(5)]
         self._stream.mark(start)
