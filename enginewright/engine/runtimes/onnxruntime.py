@@ -66,8 +66,9 @@ class ONNXRuntime:
     def version(self) -> str:
         if version := installed_version(*RUNTIMES["onnxruntime"].distributions):
             return version
-        cure = "install onnxruntime-gpu into it"
-        raise EnginewrightError(f"ONNX Runtime is imported from outside the environment: {cure}")
+        raise EnginewrightError(
+            "ONNX Runtime is imported from outside the environment: install onnxruntime-gpu into it"
+        )
 
     def device(self) -> str:
         return device()
@@ -188,8 +189,7 @@ def device() -> str:
     return "cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu"
 
 
-def options_for(threads: int, optimize: bool = False) -> Any:
-    """Return the options of a session. Only `compile` optimizes."""
+def options_for(threads: int, optimize: bool = False) -> Any:  # only `compile` optimizes
     import onnxruntime
 
     options, level = onnxruntime.SessionOptions(), onnxruntime.GraphOptimizationLevel
@@ -284,8 +284,9 @@ def require_known_sizes(blueprint: Blueprint) -> None:
                 )
     for spec in blueprint.interface.inputs:
         if spec.values:
-            why = f"does not take input {spec.name}, which holds sizes"
-            raise EnginewrightError(f"ONNX Runtime on a GPU {why}: take TensorRT")
+            raise EnginewrightError(
+                f"ONNX Runtime on a GPU does not take input {spec.name}, which holds sizes: take TensorRT"
+            )
 
 
 def has_choice(graph: GraphProto) -> bool:
@@ -420,8 +421,7 @@ class ONNXRuntimeExecutor:
             bind(spec.name, "cuda", 0, np.dtype(spec.dtype), self._shapes[spec.name], addresses[spec.name])
 
     def _session_at(self, sizes: tuple[int, ...], most: int) -> Any:
-        """Return the session of these sizes, and let go of those that were not used for longest if there are many, or
-        of all if there is not enough memory for one more."""
+        """Return the session of these sizes. If there are many, let the oldest go; if memory is short, all of them."""
         session, self._first = self._sessions.pop(sizes, None) or self._first, None
         while not session and len(self._sessions) >= most:
             del self._sessions[next(iter(self._sessions))]
