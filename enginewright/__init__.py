@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from enginewright.cli.python import Report
     from enginewright.core.facts import PrecisionName, RuntimeName
     from enginewright.engine.engine import Engine
-    from enginewright.measure.changes import Change
+    from enginewright.measure.comparison import Change
 
 __all__ = ["EnginewrightError", "__version__", "build", "compare", "open_engine", "read_report"]
 __version__ = "0.3.0"  # semantic, see CHANGELOG.md; pyproject.toml takes it from here
@@ -86,7 +86,7 @@ def compare(before: str | Path, after: str | Path = "reports", confidence: float
 
     Each change has `precision`, `figure`, `before`, `after`, `outcome` and, as a share above 0 if the later run is
     better, `change`. `confidence` holds for all of them together."""
-    from enginewright.measure.changes import read_measurements
     from enginewright.measure.comparison import compare_runs
+    from enginewright.measure.history import read_measurements
 
     return compare_runs(read_measurements(str(before)), read_measurements(str(after)), confidence)

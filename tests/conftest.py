@@ -21,7 +21,7 @@ from enginewright.data.splits import write_split
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import save_graph
 from enginewright.precision.calibration import cache as answers
 from enginewright.precision.search import search as journal

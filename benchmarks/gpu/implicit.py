@@ -86,7 +86,7 @@ class Implicit(TensorRT):
         if not config.set_calibration_profile(profile):
             raise EnginewrightError(f"TensorRT refuses to calibrate at the sizes of build.profile: {self.why()}")
         with self._timing_cache(config, like.build):
-            plan = self._build(builder, network, config)
+            plan = builder.build_serialized_network(network, config)
         said = list(self.log.lines)
         row = {
             "why_not": None if plan else self.why(),

@@ -58,7 +58,7 @@ from enginewright.core.spread import AnyPart, Cluster, Result, Work, spread
 from enginewright.data.run_all import outputs_on, run_all
 from enginewright.data.sample_set import AT_ONCE
 from enginewright.engine.engine import open_engine
-from enginewright.engine.this_machine import find_cpu
+from enginewright.engine.runtimes import find_cpu
 from enginewright.graph.as_written import run_as_written
 from enginewright.measure.agreement import compare
 from enginewright.precision.calibration.measure import Histograms

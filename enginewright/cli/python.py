@@ -27,7 +27,8 @@ from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import Measurement, Verdict, read_measurements
+from enginewright.measure.history import read_measurements
+from enginewright.measure.records import Measurement, Verdict
 
 SOURCE = f"{__name__}:model"  # a factory, from which stages get the model that `enginewright.build` was given
 _given: Any = None

@@ -1,6 +1,6 @@
-"""Compare the outputs of PyTorch, of the typed graph and of the engine for the same samples. Errors of the quantization
-and of the compiler look alike from outside. The graph, run without an optimizer, tells them apart: its error against
-PyTorch comes from the precision, the engine's error against the graph from the compiler."""
+"""Compare the outputs of PyTorch, of the typed graph and of the engine for the same samples. The graph, run without an
+optimizer, tells their errors apart: its error against PyTorch comes from the precision, the engine's against the graph
+from the compiler."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -34,10 +34,11 @@ from enginewright.tasks.task import Task
 
 
 class Expected(NamedTuple):
-    """Holds the samples, and what an engine should return for them: what the source model did."""
+    """Holds the samples, what an engine should return for them, and how far from that it may be."""
 
     samples: SampleSet
-    outputs: Outputs
+    outputs: Outputs  # of the source model
+    limits: Thresholds
     made_by: str = PYTORCH
     by_chance: bool = False  # whether these answers are no better for their own samples than for others
     doubt: str | None = None  # on how the samples are prepared
@@ -47,7 +48,6 @@ def validate_engine(
     engine: Engine,
     run_graph: Run,
     expected: Expected,
-    limits: Thresholds,
     params: ValidationParams,
     examples: Path | None = None,
     elsewhere: Sequence[OutputsOf | None] = (None, None),
@@ -55,7 +55,7 @@ def validate_engine(
     """Validate an engine against what is expected, and against its graph, as `run_graph` runs it without an optimizer.
     Draw samples on which they differ into the folder `examples`. `elsewhere` has what runs graph and engine over the
     whole set on other machines."""
-    samples, reference, record = expected.samples, expected.outputs, engine.record
+    samples, reference, limits, record = expected.samples, expected.outputs, expected.limits, engine.record
     known, sizes, kind = samples.manifest, record.profile.batch, samples.manifest.kind
     task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
     task = task.knowing(samples.truth, np.arange(len(samples)))
@@ -76,8 +76,7 @@ def validate_engine(
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
     broken = [
         *broken_thresholds(engine_errors, agreement, judged, limits, doubt, params.must_be_sure),
-        *_broken_at_batches(spots, limits),
-        *_broken_at_sizes(other_sizes, limits),
+        *_broken_elsewhere(spots, other_sizes, limits.relative_error),
     ]
     if params.must_know and expected.by_chance:
         broken.insert(
@@ -145,20 +144,16 @@ def _check_sizes(engine: Engine, run_graph: Run, samples: SampleSet, task: Task)
     return tuple(checks)
 
 
-def _broken_at_batches(spots: Iterable[Spot], limits: Thresholds) -> Iterator[str]:
-    """Yield a sentence for each batch size that changes the outputs. The metric has no limit: too few images."""
+def _broken_elsewhere(spots: Iterable[Spot], resized: Iterable[Resized], limit: float) -> Iterator[str]:
+    """Yield a sentence for each batch size that changes the outputs, and each size at which engine and graph differ."""
     for spot in spots:
         if spot.errors.nonfinite:
             yield f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite"
-        elif not spot.drift <= limits.relative_error:
+        elif not spot.drift <= limit:
             yield f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set"
-
-
-def _broken_at_sizes(checks: Iterable[Resized], limits: Thresholds) -> Iterator[str]:
-    """Yield a sentence for each size at which the engine and its graph differ."""
-    for check in checks:
+    for check in resized:
         where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
         if check.errors.nonfinite:
             yield f"at {where} {check.errors.nonfinite} outputs are NaN or infinite"
-        elif not check.errors.relative <= limits.relative_error:
+        elif not check.errors.relative <= limit:
             yield f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of"

@@ -7,6 +7,7 @@ import numpy as np
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
+from enginewright.core.params.precisions import Thresholds
 from enginewright.data.run_all import outputs_on
 from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.engine.build import EngineWork
@@ -39,7 +40,7 @@ def validate(
             Examples(examples=()).write(unfinished / EXAMPLES)
         return
     here = Machine.read(machine)
-    expected = _expected(SampleSet.open(validation), reference)
+    expected = _expected(SampleSet.open(validation), reference, params.precisions[precision].thresholds)
     with (
         open_cluster(params.cluster) as cluster,
         open_engine(engine, here, params.inference) as loaded,
@@ -50,7 +51,6 @@ def validate(
             loaded,
             run_as_written(converted / "model.onnx"),
             expected,
-            params.precisions[precision].thresholds,
             params.validation,
             unfinished,
             (
@@ -69,11 +69,11 @@ def validate(
         print(f"{precision}: not sure: {line}")
 
 
-def _expected(samples: SampleSet, reference: Path) -> Expected:
+def _expected(samples: SampleSet, reference: Path, limits: Thresholds) -> Expected:
     record = Reference.read(reference / "reference.json")
     files = (reference / output_file(number) for number, _ in enumerate(record.outputs))
     outputs = {name: np.load(file, mmap_mode="r") for name, file in zip(record.outputs, files, strict=True)}
-    return Expected(samples, outputs, record.made_by, record.by_chance, record.doubt)
+    return Expected(samples, outputs, limits, record.made_by, record.by_chance, record.doubt)
 
 
 def _results(record: Validation) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.measure.changes import Verdict
+from enginewright.measure.records import Verdict
 
 
 def gate(verdict: Path, summary: Path) -> None:

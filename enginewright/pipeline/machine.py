@@ -14,7 +14,7 @@ from enginewright.core.user_files import (
 )
 from enginewright.core.version import require_new_enough
 from enginewright.engine.machine import target_of
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import users_code
 from enginewright.pipeline.code import code_of_stages

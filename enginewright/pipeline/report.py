@@ -6,8 +6,8 @@ from pathlib import Path
 
 from enginewright.core.files import new_file, new_folder
 from enginewright.core.params.all import Params
-from enginewright.measure.changes import Measurements, Verdict
 from enginewright.measure.history import read_history
+from enginewright.measure.records import Measurements, Verdict
 from enginewright.report.evidence import Places, gather_background, gather_findings
 from enginewright.report.metrics import latency_rows, metrics, tradeoff_rows
 from enginewright.report.page.pictures import gather_examples, trend_rows, write_pictures

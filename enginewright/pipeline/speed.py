@@ -16,21 +16,22 @@ from enginewright.core.params.measuring import EAGER, ONNXRUNTIME, Baseline
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.gpu.nvml import GpuSampler
+from enginewright.engine.gpu import GpuSampler
 from enginewright.engine.machine import Machine, differences
 from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
 from enginewright.measure.benchmark import (
     RAW_COLUMNS,
     Race,
     engine_throughput,
-    measure_engine_isolated,
+    isolated,
+    measure_engine,
     quoted_batch,
     race_contenders,
     race_over_sizes,
     raw_rows,
     with_tuned_batches,
 )
-from enginewright.measure.contenders import open_baseline, pace_meter, pytorch_peak_memory, require_possible
+from enginewright.measure.contenders import measure_pytorch, open_baseline, pace_meter, require_possible
 from enginewright.measure.exported_times import FILE, write_exported_times
 from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark, Isolated
@@ -60,11 +61,11 @@ def benchmark(
     with whole_node(f"benchmark, {precision}", params.cluster), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         largest = samples.cycled(max(asked.batches))
-        isolated = measure_engine_isolated(engine, machine, validation, inference, asked, largest)
-        peak_memory = {ENGINE: isolated.memory}
+        alone = isolated(measure_engine, largest, engine, machine, validation, inference, asked)
+        peak_memory = {ENGINE: alone.memory}
         if asked.baselines != (ONNXRUNTIME,):
             tf32, threads = record.build.tf32, inference.threads
-            peak_memory[EAGER] = pytorch_peak_memory(weights, tf32, largest, threads, here.device)
+            peak_memory[EAGER] = isolated(measure_pytorch, largest, weights, tf32, threads, here.device)
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:
             first = samples.cycled(asked.batches[0])
@@ -86,12 +87,12 @@ def benchmark(
             throughput=engine_throughput(engine, here, inference, samples, asked),
             contention=contention_watch.contention,
             peak_memory=peak_memory,
-            isolated_compute=isolated.compute,
+            isolated_compute=alone.compute,
             gpu=sampler.conditions() if sampler else None,
             pytorch=torch.__version__,
             sizes=sizes,
         )
-    _write(report, summary, race, isolated, sampler)
+    _write(report, summary, race, alone, sampler)
     for ratio in summary.ratios:
         print(
             f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} "
@@ -99,14 +100,14 @@ def benchmark(
         )
 
 
-def _write(report: Path, summary: Benchmark, race: Race, isolated: Isolated, sampler: GpuSampler | None) -> None:
+def _write(report: Path, summary: Benchmark, race: Race, alone: Isolated, sampler: GpuSampler | None) -> None:
     with new_folder(report) as unfinished:
         summary.write(unfinished / "summary.json")
         timings = pd.DataFrame(raw_rows(race.timings), columns=RAW_COLUMNS)
         timings.to_csv(unfinished / "timings.csv", index=False, float_format="%.6f")
         if sampler:
             pd.DataFrame(sampler.samples).to_csv(unfinished / "gpu.csv", index=False)
-        for batch, calls in isolated.calls.items():
+        for batch, calls in alone.calls.items():
             write_exported_times(calls, unfinished / FILE.format(batch))
 
 

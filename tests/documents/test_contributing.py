@@ -54,7 +54,7 @@ from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.machine import target_of
 onnx, machine = Path(sys.argv[1]), describe_machine("onnx_reference")
 build = Params.read().build

@@ -10,8 +10,7 @@ from ruamel.yaml import YAML
 from enginewright.cli.recipes import apply_recipe
 from enginewright.core import process
 from enginewright.engine.record import EngineRecord
-from enginewright.measure.changes import Verdict
-from enginewright.measure.records import Validation
+from enginewright.measure.records import Validation, Verdict
 from support.checkout import checkout
 from support.paths import ROOT
 from support.warm_python import warm_python
