@@ -10,8 +10,7 @@ from enginewright.core.text import is_unicode
 from enginewright.core.user_files import user_file
 from enginewright.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, Tensors, open_array, open_digits, open_tensors
 from enginewright.data.sources.detections import ANNOTATIONS, open_coco, open_yolo_folder
-from enginewright.data.sources.files import ImageFiles, read_classes
-from enginewright.data.sources.folders import open_folder, open_masked_folder
+from enginewright.data.sources.files import ImageFiles, open_folder, open_masked_folder, read_classes
 from enginewright.data.sources.tables import Texts, open_table, open_texts
 
 TEXTS = Path("data/texts")

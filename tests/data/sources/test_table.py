@@ -87,9 +87,15 @@ def test_what_a_spreadsheet_writes_is_read(labels):
         ("path\nlink.png\n", "line 2, names 'link.png', which lies outside data/"),
         ("path,label\npets/dog/1.png,-1\n", "line 2, gives the label '-1', which is not from 0 to 0"),
         ("path,label\npets/dog/1.png,1000000000\n", "gives the label '1000000000', which is not from 0 to 100000"),
-        ("path,label\npets/dog/1.png,0\npets/cat/b.JPG,0.5\n", "line 3, gives the label '0.5', which is no whole num"),
+        (
+            "path,label\npets/dog/1.png,0\npets/cat/b.JPG,0.5\n",
+            "line 3, gives the label '0.5': label all with",
+        ),
         (f"path,label\npets/dog/1.png,{'9' * 5000}\n", "9', which is not from 0 to 100000"),
-        ("path,label\npets/dog/1.png,1\npets/cat/b.JPG,cat\n", "line 3, gives the label 'cat', while others are num"),
+        (
+            "path,label\npets/dog/1.png,1\npets/cat/b.JPG,cat\n",
+            "line 3, gives the label 'cat': label all with",
+        ),
         ('path,label\n"pets/dog/1.png,dog\n', "line 2, is not CSV: unexpected end of data"),
     ],
 )
