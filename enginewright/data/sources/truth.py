@@ -149,7 +149,7 @@ class Numbers:
     rows: NDArray[np.generic]
 
     def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
-        return np.ascontiguousarray(self.rows[index], self.rows.dtype.newbyteorder("="))
+        return np.asarray(self.rows[index], self.rows.dtype.newbyteorder("="))
 
 
 class Ranked(Numbers):

@@ -16,7 +16,6 @@ from enginewright.graph.passes.for_every_compiler import (
     name_nodes,
     name_squeezed_axes,
     pool_whole_images,
-    reshape_strided_copies,
 )
 from enginewright.graph.shapes import as_ir
 
@@ -25,7 +24,6 @@ def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph after the passes that are good for every compiler; leave `model` as it is."""
     return apply_passes(
         model,
-        reshape_strided_copies,
         lower_case_equations,
         name_squeezed_axes,
         pool_whole_images,

@@ -1,15 +1,12 @@
 """The passes that are good for every compiler and quantizer: names, axes and poolings that some of them mistake."""
 
-import math
 import string
 
 import onnx_ir as ir
 
 from enginewright.graph.passes.find import (
     Inserter,
-    Values,
     all_values,
-    constant_of,
     find_nodes,
     names_in_use,
     replace_inputs,
@@ -113,64 +110,3 @@ def _reads_more_than_there_is(node: ir.Node) -> bool:
     strides = settings.get("strides") or [1] * len(window)
     beyond = [length - size for length, size in zip(window, sizes, strict=True)]
     return any(beyond) and all(0 <= more < stride for more, stride in zip(beyond, strides, strict=True))
-
-
-def reshape_strided_copies(model: ir.Model) -> bool:
-    """Turn a Gather that copies every element in order into a Reshape.
-
-    PyTorch's exporter writes a global average pool as a mean and such a Gather. ModelOpt's AutoCast keeps the Gather in
-    float32, with casts around it, since its indices are large numbers. It is
-
-        Gather(Reshape(source, [-1]), Unsqueeze(Range(0, Squeeze(Shape(input)), 1) * size) + offsets)
-
-    and it stays unless it is certain that its indices are those of all elements, in order:
-    1. It gathers along the first axis, from all elements of the source in one row.
-    2. The offsets of shape [1, ...] are 0, 1, 2 and so on: `size` of them, which is what the images' numbers are
-       multiplied by. These lie along the first of as many axes.
-    3. The images' numbers are 0, 1, 2 and so on, as many as the first axis of an input of the model is long.
-    4. The source has as many images as that input, each of `size` elements.
-    """
-    found = [(node, copied) for node in find_nodes(model, "Gather") if (copied := _copied_by(node, model.graph.inputs))]
-    insert = Inserter(model)
-    for node, (source, shape) in found:
-        turn_into(node, "Reshape", [source, insert.constant(node, f"{node.outputs[0].name}.shape", shape)])
-    return bool(found)
-
-
-def _copied_by(gather: ir.Node, model_inputs: Values) -> tuple[ir.Value, list[int]] | None:
-    """Return what a Gather copies, and the shape of the copy. The numbers are the cases above."""
-    source, whole = _inputs_of(gather.inputs[0], "Reshape")
-    column, offsets = _constant_last(_inputs_of(gather.inputs[1], "Add"))
-    firsts, axes = _inputs_of(column, "Unsqueeze")
-    numbers, factor = _constant_last(_inputs_of(firsts, "Mul"))
-    start, count, step = _inputs_of(numbers, "Range", 3)
-    length, _ = _inputs_of(count, "Squeeze")
-    counted, _ = _inputs_of(length, "Shape")
-    known = ir.convenience.get_const_tensor(offsets) if offsets else None
-    maker, images, fed = length.producer() if length else None, sizes_of(source), sizes_of(counted)
-    if not (source and known and maker and images and fed and counted in model_inputs) or known.shape[:1] != (1,):
-        return None
-    shape, size, span = known.shape.numpy(), known.size, settings_of(maker) or {}
-    along, added = gather.attributes.get("axis"), constant_of(axes) or []
-    is_known = isinstance(images[0], int) or images[0].value is not None
-    holds = (
-        (along is None or along.value == 0) and constant_of(whole) == [-1],  # 1
-        constant_of(offsets) == list(range(size)) and constant_of(factor) == [size],  # 2
-        sorted(axis % len(shape) for axis in added) == list(range(1, len(shape))),  # 2
-        constant_of(start) == [0] and constant_of(step) == [1],  # 3
-        span.get("start", 0) == 0 and span.get("end") == 1,  # 3
-        is_known and images[0] == fed[0],  # 4
-        all(isinstance(each, int) for each in images[1:]) and math.prod(images[1:]) == size,  # 4
-    )
-    return (source, [-1, *shape[1:]]) if all(holds) else None
-
-
-def _inputs_of(value: ir.Value | None, op_type: str, count: int = 2) -> Values:
-    """Return so many inputs of the node that makes a tensor: None for those that it lacks, or that another has."""
-    node = value.producer() if value else None
-    found = node.inputs if node and node.op_type == op_type and node.domain == "" else ()
-    return [*found, *[None] * count][:count]
-
-
-def _constant_last(values: Values) -> Values:
-    return sorted(values, key=lambda value: constant_of(value) is not None)
