@@ -26,8 +26,7 @@ from enginewright.data.sources.tables import ONE, SUFFIXES, TWO, read_rows, text
 from enginewright.data.texts import Text, TextReader
 from enginewright.engine.engine import Engine
 from enginewright.engine.record import EngineRecord
-from enginewright.tasks.choose import task_of
-from enginewright.tasks.task import Shown, Task
+from enginewright.tasks.task import Shown, Task, task_of
 
 LONGEST_NAME = 4096  # of a file
 PICTURES = {".jpg", ".jpeg", ".png"}  # what is written; images of other types become .png

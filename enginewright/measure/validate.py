@@ -29,8 +29,7 @@ from enginewright.measure.agreement import (
 from enginewright.measure.examples import write_examples
 from enginewright.measure.intervals import unsure_thresholds
 from enginewright.measure.records import Resized, Spot, Validation
-from enginewright.tasks.choose import task_of
-from enginewright.tasks.task import Task
+from enginewright.tasks.task import Task, task_of
 
 
 class Expected(NamedTuple):

@@ -50,8 +50,8 @@ def test_outputs_come_in_the_order_of_the_texts_with_zeros_for_padding(tmp_path,
 
 def test_outputs_of_other_samples_than_were_asked_for_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    one = outputs_here(lambda feeds: {"vector": model(feeds)["vector"][None]})
     with pytest.raises(EnginewrightError, match="output vector has 1 rows for 4 samples"):
-        one = outputs_here(lambda feeds: {"vector": model(feeds)["vector"][None]})
         run_all(one, sample_set(tmp_path), 4, whole=True)
 
 

@@ -16,8 +16,7 @@ from enginewright.measure.intervals import (
     estimate,
     share,
 )
-from enginewright.tasks.choose import task_of
-from enginewright.tasks.task import Metric, mean
+from enginewright.tasks.task import Metric, mean, task_of
 
 MEAN = Metric("mean", mean)
 RNG = np.random.default_rng(0)

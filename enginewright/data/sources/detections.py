@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -69,8 +69,9 @@ def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
             raise _mistake(file, "categories", number, f"is {category.name}, which is not in samples.class_names")
     places = {each.id: place_of[str(each.name)] for each in document.categories}
     found: dict[Identity, list[tuple[int, list[float]]]] = {identity: [] for identity in images}
+    known_of: dict[str, Collection[Identity]] = {"image_id": images, "category_id": places}
     for number, annotation in enumerate(document.annotations):
-        for field, known in {"image_id": images, "category_id": places}.items():
+        for field, known in known_of.items():
             if (value := getattr(annotation, field)) not in known:
                 there = "images" if field == "image_id" else "categories"
                 raise _mistake(file, "annotations", number, f"has the {field} {value}, which is not among the {there}")

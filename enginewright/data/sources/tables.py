@@ -33,7 +33,7 @@ def open_table(table: Path, data: Path, listed: Classes | None, known: Known) ->
     """Open a CSV of the paths of images, with or without a column of labels or masks, or with columns of targets."""
     column = "label" if known.pairs else known.column  # of pairs of images, no table tells
     columns, rows = read_rows(table)
-    if columns[:1] != ["path"] or {*columns[1:]} - {column} or (len(columns) > 2 and column != "target"):
+    if columns[:1] != ["path"] or {*columns[1:]} - {column} or (len(columns) > 2 and column in ("label", "mask")):
         raise EnginewrightError(
             f"samples.source: {table} must begin with the line path,{column} or path, and not with {','.join(columns)}"
         )
@@ -45,8 +45,8 @@ def open_table(table: Path, data: Path, listed: Classes | None, known: Known) ->
     truths: Truths | None = None
     if "mask" in columns:
         truths = Masks([_file(table, row, "mask", data) for row in rows], known.ignore)
-    elif "target" in columns:
-        numbers = np.array([_numbers(table, row, "target") for row in rows])
+    elif column in columns and column != "label":
+        numbers = np.array([_numbers(table, row, column) for row in rows])
         truths = ranked(numbers, None) if known.questions else Numbers(numbers)
     labels = [_cell(table, row, "label") for row in rows] if "label" in columns else None
     classes = class_each(labels, listed, lambda index: f"{table}, line {rows[index][0]},")
@@ -128,7 +128,7 @@ def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known
         told[QUESTIONS] = np.array([_cell(path, row, QUESTION) for row in rows])
     elif known.questions and needed == TWO:
         told[QUESTIONS] = np.array([text[0] for text in texts])
-    if column in columns and (paired or column == "target"):
+    if column in columns and column != "label" and paired == known.pairs:
         numbers = [_numbers(path, row, column) for row in rows]
         if odd := [row[0] for row, each in zip(rows, numbers, strict=True) if len(each) != len(numbers[0])]:
             raise at_line(path, odd[0], f"has another number of {column}s than line {rows[0][0]}")
@@ -168,10 +168,8 @@ def _read_csv(path: Path, content: str) -> tuple[list[str], list[Row]]:
     for line, cells in lines[1:]:
         if len(cells) != len(header):
             raise at_line(path, line, f"has {len(cells)} cells, and the header has {len(header)}")
-        by_column: dict[str, Any] = dict(zip(header, cells, strict=True))
-        if "target" in header:  # several columns may have this name
-            by_column["target"] = [cell for name, cell in zip(header, cells, strict=True) if name == "target"]
-        rows.append((line, by_column))
+        of_name = {name: [cell for other, cell in zip(header, cells, strict=True) if other == name] for name in header}
+        rows.append((line, {name: each if len(each) > 1 else each[0] for name, each in of_name.items()}))
     return header, rows
 
 
@@ -203,7 +201,8 @@ def _cell(path: Path, row: Row, column: str) -> str:
 
 
 def _numbers(path: Path, row: Row, column: str) -> list[float]:
-    given, numbers = row[1].get(column), []
+    given: Any = row[1].get(column)
+    numbers: list[float] = []
     for value in given if isinstance(given, list) else [given]:
         number = math.nan
         with suppress(*UNREADABLE):
