@@ -13,8 +13,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
 from enginewright.core.params.build import Range
 from enginewright.core.params.samples import IDS, Preprocessing
-from enginewright.data.errors import errors_of_samples
-from enginewright.data.feeds import Outputs, Run
+from enginewright.data.feeds import Outputs, Run, errors_of_samples
 from enginewright.data.run_all import outputs_here, run_all
 from enginewright.data.sample_set import TOKENIZER, SampleSet
 from enginewright.data.texts import TextReader

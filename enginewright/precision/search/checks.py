@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.data.errors import TINY, Values, cosines_of_samples, errors_of_samples, norms_of_samples
-from enginewright.data.feeds import Outputs, Run
+from enginewright.data.feeds import TINY, Outputs, Run, Values, cosines_of_samples, errors_of_samples, norms_of_samples
 from enginewright.data.run_all import OutputsOf, Places, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_optimized
