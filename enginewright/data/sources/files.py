@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from enginewright.core.cores import in_parallel
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import sha256
+from enginewright.core.files import Readable, sha256
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.progress import progress
 from enginewright.core.spread import Cluster, Work, spread
 from enginewright.core.text import first_few
 from enginewright.core.user_files import lies_in, user_file
-from enginewright.data.preprocessing import ImageFile, Pixels, decode, in_form
+from enginewright.data.preprocessing import Pixels, decode, in_form
 from enginewright.data.sample_set import AT_ONCE, Sample
 from enginewright.data.sources.truth import Masks, Truths
 
@@ -130,7 +130,7 @@ class Decoded(NamedTuple):
     size: tuple[int, int]  # of the image as it is
 
 
-def decoded(file: ImageFile, how: Preprocessing) -> Decoded:
+def decoded(file: Readable, how: Preprocessing) -> Decoded:
     image = decode(file)
     return Decoded(sha256(file), in_form(image, how, file), image.size)
 
