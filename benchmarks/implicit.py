@@ -55,7 +55,7 @@ from enginewright.measure.records import Reference
 from enginewright.measure.timing import Timings, median_interval, whole_machine
 from enginewright.precision.calibration.cache import LEVELS, provided_provenance, read_cache, require_tensors
 from enginewright.precision.quantize import quantized_activations
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 SIMPLIFIED, OUR_CACHE = ARTIFACTS / "simplified" / "model.onnx", ARTIFACTS / "calibrated" / "calibration.cache"
 EXPLICIT, OURS, THEIRS = "with Q/DQ", "our cache", "TensorRT's cache"

@@ -20,7 +20,8 @@ from enginewright.core.facts import COUNTED, NO_CLASS
 from enginewright.core.params.model import BoxesParams
 from enginewright.measure.intervals import agreement_at, drop_at
 from enginewright.measure.records import Interval
-from enginewright.tasks.task import Task, task_of
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.task import Task
 
 Array = NDArray[Any]
 CLASSES, SIDE, NUMBERS, ANSWERS, OBJECTS, OTHERS = 5, 16, 16, 8, 4, 3

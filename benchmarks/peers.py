@@ -215,7 +215,7 @@ def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tupl
     from enginewright.data.sample_set import output_file
     from enginewright.measure.agreement import compare, metric_of
     from enginewright.measure.records import Reference
-    from enginewright.tasks.task import task_of
+    from enginewright.tasks.choose import task_of
 
     name, *_ = Reference.read(zoo.made_at("reference/reference.json")).outputs
     wanted = np.load(zoo.made_at("reference") / output_file(0))

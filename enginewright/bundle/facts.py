@@ -19,8 +19,9 @@ from enginewright.engine.this_machine import INSTRUCTION_SETS
 from enginewright.graph.files import data_of
 from enginewright.measure.records import ENGINE, RUNS_FOR_P99, baseline_title
 from enginewright.tasks.boxes import DISTINCT, PAIRS
+from enginewright.tasks.choose import class_of, task_of
 from enginewright.tasks.detection import Detection
-from enginewright.tasks.task import Task, class_of, task_of
+from enginewright.tasks.task import Task
 
 Example = Literal["classes", "boxes", "texts", "arrays"]
 TEMPLATES = Path(__file__).parent / "templates"

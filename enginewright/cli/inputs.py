@@ -26,7 +26,8 @@ from enginewright.data.sources.tables import ONE, SUFFIXES, TWO, read_rows, text
 from enginewright.data.texts import Text, TextReader
 from enginewright.engine.engine import Engine
 from enginewright.engine.record import EngineRecord
-from enginewright.tasks.task import Shown, Task, task_of
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.task import Shown, Task
 
 LONGEST_NAME = 4096  # of a file
 PICTURES = {".jpg", ".jpeg", ".png"}  # what is written; images of other types become .png

@@ -29,7 +29,8 @@ from enginewright.measure.agreement import (
 from enginewright.measure.examples import write_examples
 from enginewright.measure.intervals import unsure_thresholds
 from enginewright.measure.records import Resized, Spot, Validation
-from enginewright.tasks.task import Task, task_of
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.task import Task
 
 
 class Expected(NamedTuple):

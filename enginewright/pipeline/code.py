@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("enginewright", "stages")
 RUNNER = "stages.__main__"
 # A stage that imports one of these runs the user's own code.
-MODEL_FACTORY, TASK = "enginewright.model.factory", "enginewright.tasks.task"
+MODEL_FACTORY, TASK = "enginewright.model.factory", "enginewright.tasks.choose"
 FORMAT = 1  # of the file of what was read: another format is not taken
 
 

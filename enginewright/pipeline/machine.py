@@ -20,7 +20,7 @@ from enginewright.model.user_code import users_code
 from enginewright.pipeline.code import code_of_stages
 from enginewright.pipeline.parameters import write_parameters
 from enginewright.precision.dialect import dialect_of
-from enginewright.tasks.task import known_of
+from enginewright.tasks.choose import known_of
 
 
 def machine(

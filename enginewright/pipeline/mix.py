@@ -33,7 +33,7 @@ from enginewright.precision.mixing.traces import (
 from enginewright.precision.records import Mix
 from enginewright.precision.search.checks import Checks
 from enginewright.targets.ray_cluster import whole_node
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 
 def mix(

@@ -32,7 +32,7 @@ from enginewright.model.source_model import (
     settle_sizes,
 )
 from enginewright.targets.ray_cluster import open_cluster
-from enginewright.tasks.task import misfit_of, task_of
+from enginewright.tasks.choose import misfit_of, task_of
 
 OTHERS = 8  # batches whose samples differ, and with them the numbers of boxes that are found
 

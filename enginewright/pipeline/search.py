@@ -40,7 +40,7 @@ from enginewright.precision.search.search import Journal, find_spared
 from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
 from enginewright.targets.ray_cluster import open_cluster
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 
 def search(

@@ -17,7 +17,8 @@ from enginewright.model.from_transformers import described, folder_of, require_i
 from enginewright.model.source_model import GIVEN_GRAPH
 from enginewright.model.user_code import warn_of_unwatched_code
 from enginewright.model.weights import obtain_model
-from enginewright.tasks.task import Shapes, misfit_of, task_of
+from enginewright.tasks.choose import misfit_of, task_of
+from enginewright.tasks.task import Shapes
 
 
 def weights(params: Params, data: Path, models: Path, training: Path, weights: Path) -> None:

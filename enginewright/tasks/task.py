@@ -1,7 +1,5 @@
 """Describe what a task says of a model: what its outputs mean, how good they are, and how an answer is shown."""
 
-import difflib
-import importlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -10,12 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import TASKS, Known
+from enginewright.core.facts import Known
 from enginewright.core.params.model import NO_SCORES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
-from enginewright.core.text import figure, first_line
-from enginewright.core.user_files import look_in_folders_above
+from enginewright.core.text import figure
 from enginewright.data.feeds import Outputs
 
 if TYPE_CHECKING:  # Pillow is imported where images are read or drawn, as engines run without it
@@ -190,51 +186,3 @@ class OneOutput(Task):
             for name, shape in shapes.items()
             if len(shape) == axes and isinstance(shape[1], int) and shape[1] > 1 and len(self._names) in (0, shape[1])
         ]
-
-
-def task_of(
-    name: str,
-    output: str | None = None,
-    class_names: Sequence[str] = (),
-    boxes: BoxesParams | None = None,
-    preprocessing: Preprocessing | None = None,
-) -> Task:
-    """Return the task `name`, which reads `output`, or else the output that has the right shape. `boxes` says how
-    those of a detector are read, and `preprocessing` the size of the images that they lie in."""
-    return class_of(name)(output, class_names).given(boxes, preprocessing)
-
-
-def class_of(name: str) -> type[Task]:
-    module_name, _, attribute = TASKS.get(name, name).partition(":")
-    look_in_folders_above()
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # the user's own code may raise anything
-        why = first_line(error) or type(error).__name__
-        raise EnginewrightError(f"task: {module_name} cannot be imported: {why}") from None
-    found: type[Task] | None = getattr(module, attribute, None)
-    if not (isinstance(found, type) and Task in found.__mro__):
-        near = difflib.get_close_matches(attribute, dir(module), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise EnginewrightError(
-            f"task: {module_name} has no class '{attribute}' derived from enginewright.tasks.task.Task{hint}"
-        )
-    return found
-
-
-def known_of(name: str) -> Known:
-    """Return what the task wants to be known of samples, without the user's own code."""
-    known = (class_of(name) if name in TASKS else Task).known
-    return known.model_copy(update={"task": name})
-
-
-def misfit_of(task: Task, shapes: Shapes, truth: Truth | None, class_names: Sequence[str]) -> str | None:
-    """Say how the outputs do not fit the task, which outputs there are, and which other tasks they would fit."""
-    if not (why := task.misfit(shapes, truth)):
-        return None
-    returned = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-    others = [name for name in TASKS if not isinstance(task, class_of(name))]
-    fitting = [name for name in others if task_of(name, None, class_names).reads(shapes)]
-    return f"{why}. The model returns {returned}" + (
-        f", which would fit task: {' or '.join(fitting)}" if fitting else ""
-    )

@@ -17,7 +17,7 @@ WHAT_IT_DOES = {
 import numpy as np
 from sklearn.metrics import f1_score
 from enginewright.core.params.all import Params
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 params = Params.model_validate({"task": "multilabel", "weights": {"source": "data/weights/some.pt"}})
 task = task_of(params.task, class_names=("red", "round", "small"))
 rng = np.random.default_rng(0)

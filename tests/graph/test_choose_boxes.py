@@ -11,7 +11,7 @@ from enginewright.core.params.model import BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 SIZE = (80, 120)
 IMAGES = Preprocessing(

@@ -17,7 +17,7 @@ from enginewright.measure.agreement import (
     spread,
 )
 from enginewright.measure.records import Errors
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.99, relative_error=0.05, agreement=0.95, metric_drop=0.01)
 PERFECT = Errors(max_abs=0, mean_abs=0, relative=0, cosine=1, worst_cosine=1, nonfinite=0)

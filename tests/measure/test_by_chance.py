@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from enginewright.measure.agreement import answers_by_chance
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(0, 10, 200)

@@ -15,7 +15,7 @@ from enginewright.measure.intervals import (
     unsure_thresholds,
 )
 from enginewright.measure.records import Interval
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0, relative_error=1, agreement=0.995, metric_drop=0.005)
 ACCURACY, RMSE = task_of("classification").metrics[0], task_of("regression").metrics[1]

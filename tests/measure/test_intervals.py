@@ -16,7 +16,8 @@ from enginewright.measure.intervals import (
     estimate,
     share,
 )
-from enginewright.tasks.task import Metric, mean, task_of
+from enginewright.tasks.choose import task_of
+from enginewright.tasks.task import Metric, mean
 
 MEAN = Metric("mean", mean)
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from enginewright.core.params.samples import Preprocessing
 from enginewright.data.preprocessing import normalize
 from enginewright.data.sample_set import MANIFEST, Manifest, Sample, SampleSet, input_file
 from enginewright.measure.examples import doubt_about_preparation
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 CLASSES, COUNT = 8, 80
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

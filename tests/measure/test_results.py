@@ -5,7 +5,7 @@ import pytest
 
 from enginewright.core.params.precisions import Thresholds
 from enginewright.measure.agreement import measure
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0, relative_error=1, agreement=0, metric_drop=0.1)
 

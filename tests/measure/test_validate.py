@@ -15,7 +15,7 @@ from enginewright.graph.as_written import open_as_written, run_as_written, run_g
 from enginewright.measure.agreement import answers_by_chance, metric_of
 from enginewright.measure.examples import EXAMPLES, Examples, write_examples
 from enginewright.measure.validate import Expected, check_spot, spot_batches, validate_engine
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 SPOTS = ValidationParams(spot_samples=7)
 STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, agreement=1, metric_drop=0)

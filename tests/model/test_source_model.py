@@ -21,7 +21,7 @@ from enginewright.model.source_model import (
     require_steady,
     run_model,
 )
-from enginewright.tasks.task import misfit_of, task_of
+from enginewright.tasks.choose import misfit_of, task_of
 
 FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float32)}
 

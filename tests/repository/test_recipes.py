@@ -20,7 +20,7 @@ from enginewright.core.params.all import Params
 from enginewright.data.sample_set import Manifest
 from enginewright.measure.records import Reference, Validation
 from enginewright.model.export import Export
-from enginewright.tasks.task import known_of
+from enginewright.tasks.choose import known_of
 from recipes import regressor, scenes
 
 STAGES = ("samples", "weights", "export", "reference")

@@ -46,7 +46,7 @@ from enginewright.targets import nodes as nodes_of_fleet
 from enginewright.targets import ray_task as task
 from enginewright.targets.file import OnNode
 from enginewright.targets.ray_cluster import connected, open_cluster
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 ENOUGH = 64  # samples, so that there can be as many parts

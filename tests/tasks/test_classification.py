@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from enginewright.tasks.choose import task_of
 from enginewright.tasks.classification import probabilities_of
-from enginewright.tasks.task import task_of
 
 
 @pytest.mark.parametrize(

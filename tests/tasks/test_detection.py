@@ -13,7 +13,7 @@ from enginewright.core.params.samples import Preprocessing
 from enginewright.data.preprocessing import pixels_of, prepare
 from enginewright.data.sources.truth import Boxes
 from enginewright.measure.agreement import agreement_of, broken_thresholds, compare, measure, origin_of_loss
-from enginewright.tasks.task import misfit_of, task_of
+from enginewright.tasks.choose import misfit_of, task_of
 
 SIDE, CELL, IMAGES = 64, 8, 24
 CELLS = np.array([(x, y, x + CELL, y + CELL) for y in range(0, SIDE, CELL) for x in range(0, SIDE, CELL)], np.float32)

@@ -11,7 +11,7 @@ from sklearn.metrics import jaccard_score, ndcg_score, r2_score, root_mean_squar
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data import feeds
-from enginewright.tasks.task import misfit_of, task_of
+from enginewright.tasks.choose import misfit_of, task_of
 
 RNG = np.random.default_rng(0)
 EVERYTHING = np.arange(40)

@@ -67,7 +67,7 @@ def _samples(source: Path, task: str = "classification", **changes: object) -> C
         from enginewright.data.sample_set import SampleSet
         from enginewright.data.sources import open_source
         from enginewright.data.splits import write_split
-        from enginewright.tasks.task import known_of
+        from enginewright.tasks.choose import known_of
 
         how = Preprocessing(resize=SIZE, crop=SIZE, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
         given = {"seed": 0, "validation": 1, "training": 0, "calibration": 1, "preprocessing": how} | changes

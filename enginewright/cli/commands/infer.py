@@ -26,7 +26,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.progress import progress
 from enginewright.data.texts import Text
 from enginewright.engine.record import EngineRecord, read_engine, require_engine
-from enginewright.tasks.task import class_of
+from enginewright.tasks.choose import class_of
 
 UNREADABLE = 5
 WIDEST = 60  # of a column of texts, in a line for people

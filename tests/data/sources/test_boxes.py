@@ -14,7 +14,7 @@ from enginewright.core.params.samples import Preprocessing, SamplesParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
-from enginewright.tasks.task import known_of
+from enginewright.tasks.choose import known_of
 
 WIDTH, HEIGHT = 80, 40
 HOW = Preprocessing(resize=20, resize_mode="stretch", crop=20, interpolation="nearest", mean=(0, 0, 0), std=(1, 1, 1))

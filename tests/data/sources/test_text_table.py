@@ -12,7 +12,7 @@ from enginewright.core.params.samples import SamplesParams
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
-from enginewright.tasks.task import known_of
+from enginewright.tasks.choose import known_of
 
 ABOUT = {"seed": 0, "validation": 1, "training": 0, "calibration": 1, "preprocessing": None}
 

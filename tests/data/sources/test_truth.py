@@ -10,7 +10,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
-from enginewright.tasks.task import known_of
+from enginewright.tasks.choose import known_of
 
 SCENES, ROWS, TABLE = Path("data/scenes"), Path("data/rows.npz"), Path("data/scenes.csv")
 MASK = np.arange(8 * 12, dtype=np.uint8).reshape(8, 12) % 3

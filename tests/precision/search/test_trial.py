@@ -17,7 +17,7 @@ from enginewright.precision.search import checks
 from enginewright.precision.search.checks import FIRST, LOST, Checks
 from enginewright.precision.search.trials import LayerTrial, Rounding
 from enginewright.precision.write_int8 import Bounds, write_int8
-from enginewright.tasks.task import task_of
+from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.9, relative_error=0.1, agreement=0.5, metric_drop=0.5)
 LOOSE = LIMITS.model_copy(update={"cosine": -1e9, "relative_error": 1e9, "agreement": -1e9, "metric_drop": 1e9})
