@@ -127,16 +127,13 @@ def _write_texts(source: Texts, indices: Sequence[int], how: TextPreprocessing, 
 def _write_pixels(
     source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path, cluster: Cluster | None
 ) -> list[Sample]:
-    samples: list[Sample] = []
+    samples, shape = list[Sample](), (len(indices), *how.shape)
     if cluster and isinstance(source, ImageFiles):
         prepared = source.spread(indices, how, cluster)
     else:
         prepared = in_parallel(lambda index: source.prepare(index, how), indices)
     try:
-        with ExitStack() as opened:
-            images = opened.enter_context(
-                start_npy_file(folder / input_file(0), np.dtype(np.uint8), (len(indices), *how.shape))
-            )
+        with start_npy_file(folder / input_file(0), np.dtype(np.uint8), shape) as images, ExitStack() as opened:
             write = _truth_writer(folder, len(indices), opened)
             for sample, pixels, truth in progress(prepared, "samples", len(indices), "images"):
                 samples.append(sample)
