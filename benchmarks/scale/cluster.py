@@ -55,7 +55,7 @@ from enginewright.core.cores import usable_cores
 from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ClusterParams
 from enginewright.core.spread import AnyPart, Cluster, Result, Work, spread
-from enginewright.data.run_all import outputs_on, run_all
+from enginewright.data.run_all import outputs_here, outputs_on, run_all
 from enginewright.data.sample_set import AT_ONCE
 from enginewright.engine.engine import open_engine
 from enginewright.engine.runtimes import find_cpu
@@ -107,7 +107,7 @@ def validate(images: int, precision: str, cluster: Cluster | None) -> str:
     with open_engine(engine, None, Params.read().inference) as opened:
         runs = run_as_written(converted / "model.onnx"), opened.run
         graph, compiled = (
-            run_all(run, samples, batch, False, chosen=chosen, outputs=outputs_on(work, cluster))
+            run_all(outputs_on(work, cluster) or outputs_here(run), samples, batch, False, chosen=chosen)
             for run, work in zip(runs, running(precision), strict=True)
         )
     compare(graph, compiled)

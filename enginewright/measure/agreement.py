@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
-from enginewright.data.errors import Values, blocks, cosines, errors_of_samples, finite, relative_error
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, Values, blocks, cosines, errors_of_samples, finite, relative_error
 from enginewright.measure.intervals import agreement_at, drop_at, samples_needed
 from enginewright.measure.records import Agreement, Errors, Interval, Result, Spread
 from enginewright.tasks.task import NONE, Places, Task, Truth

@@ -14,7 +14,7 @@ from enginewright.core.params.build import ENDS, Range
 from enginewright.core.params.measuring import ValidationParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data.feeds import Outputs, Run
-from enginewright.data.run_all import OutputsOf, run_all
+from enginewright.data.run_all import OutputsOf, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet, padding_of
 from enginewright.engine.engine import Engine
 from enginewright.measure.agreement import (
@@ -60,7 +60,7 @@ def validate_engine(
     task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
     task = task.knowing(samples.truth, np.arange(len(samples)))
     graph, compiled = (
-        run_all(run, samples, sizes.max, sizes.min > 1, f"{record.precision}, the {name}", outputs=there)
+        run_all(there or outputs_here(run), samples, sizes.max, sizes.min > 1, f"{record.precision}, the {name}")
         for name, run, there in zip(("graph", "engine"), (run_graph, engine.run), elsewhere, strict=True)
     )
     results = measure(task, (reference, graph, compiled), samples.truth, limits)
@@ -122,7 +122,7 @@ def check_spot(engine: Engine, expected: Expected, compiled: Outputs, batch: int
     """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
     samples = expected.samples
     chosen = np.arange(max(1, min(count, len(samples)) // batch) * batch) % len(samples)
-    found = run_all(engine.run, samples, batch, False, f"at batch {batch}", chosen)
+    found = run_all(outputs_here(engine.run), samples, batch, False, f"at batch {batch}", chosen)
     against_pytorch, against_whole = (
         compare(*task.comparable({name: values[chosen] for name, values in each.items()}, found))
         for each in (expected.outputs, compiled)

@@ -51,8 +51,8 @@ class Params(Section):
     )
     task: str = Field(
         default=CLASSIFICATION,
-        description="what the outputs mean, and so which metric counts: classification, detection, segmentation, "
-        "embedding, regression or ranking, or package.module:Task of your own, see docs/tasks.md",
+        description=f"what the outputs mean, and so which metric counts: {', '.join(TASKS)}, or package.module:Task of "
+        "your own, see docs/tasks.md",
     )
     samples: SamplesParams = Field(
         default=SamplesParams(), description="what engines are calibrated with and judged on"
