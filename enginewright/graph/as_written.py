@@ -28,7 +28,7 @@ from enginewright.graph.shapes import with_shapes
 
 MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a copy of them beside its own
 DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
-# Of ONNX Runtime 1.30 and 1.31: it crashes on LayerNormalization, Transpose and MatMul in float16, and slows Convs there.
+# Of ONNX Runtime 1.31: it crashes on LayerNormalization, Transpose and MatMul in float16, and makes Convs slower there.
 NOT_IN_FLOAT16 = "NchwcTransformer"
 
 
