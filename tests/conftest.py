@@ -16,12 +16,12 @@ from support.warm_python import let_pytorch_read_its_operators_once
 from enginewright.core.params.build import Axis, BuildParams, InferenceParams, Profile, Range, TensorRTParams
 from enginewright.core.params.samples import Preprocessing, SamplesParams
 from enginewright.data.sample_set import MANIFEST, Manifest, Sample, SampleSet, input_file
-from enginewright.data.sources.folders import open_folder
+from enginewright.data.sources.files import open_folder
 from enginewright.data.splits import write_split
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import save_graph
 from enginewright.precision.calibration import cache as answers
 from enginewright.precision.search import search as journal

@@ -33,10 +33,10 @@ def network(parts):
 ANSWER = """
 from functools import partial
 from enginewright.core.params.all import Params
-from enginewright.measure import energy
+from enginewright.measure import benchmark
 from enginewright.targets.here import answer_here
 
-energy.energy_per_image = partial(energy.energy_per_image, seconds=0)
+benchmark.energy_per_image = partial(benchmark.energy_per_image, seconds=0)
 print(answer_here("t4", "abc", Params.read()).model_dump_json())
 """
 

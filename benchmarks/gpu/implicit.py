@@ -39,7 +39,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import ARTIFACTS, CONVERTED, ENGINES, MACHINE, VALIDATION_SAMPLES, sha256
 from enginewright.core.params.all import Params
 from enginewright.data.feeds import Outputs
-from enginewright.data.run_all import run_all
+from enginewright.data.run_all import outputs_here, run_all
 from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.machine import Machine
@@ -86,7 +86,7 @@ class Implicit(TensorRT):
         if not config.set_calibration_profile(profile):
             raise EnginewrightError(f"TensorRT refuses to calibrate at the sizes of build.profile: {self.why()}")
         with self._timing_cache(config, like.build):
-            plan = self._build(builder, network, config)
+            plan = builder.build_serialized_network(network, config)
         said = list(self.log.lines)
         row = {
             "why_not": None if plan else self.why(),
@@ -225,7 +225,7 @@ def compare_with_pytorch(engines: Mapping[str, Engine], params: Params, keep: Ke
         record, sizes = engine.record, engine.record.profile.batch
         task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
         task = task.knowing(samples.truth, np.arange(len(samples)))
-        found = run_all(engine.run, samples, sizes.max, sizes.min > 1, None)
+        found = run_all(outputs_here(engine.run), samples, sizes.max, sizes.min > 1)
         errors = compare(*task.comparable(wanted, found))
         agreement = agreement_of(task, wanted, found, limits, known.kind)
         result = next(iter(measure(task, (wanted, found, found), samples.truth, limits)), None)

@@ -33,9 +33,16 @@ from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import Outcome, conclusion
-from enginewright.measure.comparison import SpeedChange, SpeedChanges, combine, deviations_allowed, judge_race
+from enginewright.measure.comparison import (
+    SpeedChange,
+    SpeedChanges,
+    combine,
+    conclusion,
+    deviations_allowed,
+    judge_race,
+)
 from enginewright.measure.race import AFTER, BEFORE, race_sides
+from enginewright.measure.records import Outcome
 from enginewright.measure.timing import Bind, Contender, ContentionWatch
 
 OUTCOMES = (*COMPARABLE, Outcome.NOT_COMPARABLE)

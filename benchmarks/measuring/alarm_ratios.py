@@ -29,10 +29,18 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.machine import Machine
 from enginewright.measure.benchmark import race_contenders, ratio_to
-from enginewright.measure.changes import Measurement, Measurements, Outcome, conclusion
-from enginewright.measure.comparison import best_pace, compare_runs
+from enginewright.measure.comparison import best_pace, compare_runs, conclusion
 from enginewright.measure.contenders import pace_meter, pytorch_contender
-from enginewright.measure.records import ENGINE, SAME_PACE, Benchmark, Latency, Validation
+from enginewright.measure.records import (
+    ENGINE,
+    SAME_PACE,
+    Benchmark,
+    Latency,
+    Measurement,
+    Measurements,
+    Outcome,
+    Validation,
+)
 from enginewright.measure.timing import Contender, ContentionWatch, Timings, time_call
 from enginewright.model.checkpoint import load_model
 

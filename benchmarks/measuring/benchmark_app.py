@@ -29,7 +29,7 @@ from enginewright.core.params.build import InferenceParams
 from enginewright.data.feeds import BATCH
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import RECORD, EngineRecord
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.interface import TensorSpec
 from enginewright.measure.timing import median_seconds, race
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import RECORD, EngineRecord
-from enginewright.measure.race import EnginesRace
-from enginewright.measure.records import Benchmark, Trace, Validation
+from enginewright.measure.records import Benchmark, EnginesRace, Trace, Validation
 from enginewright.report.evidence import Evidence, Findings
 
 PRECISION = "int8"

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginewright.core.params.all import apply_recipe
-from enginewright.measure.changes import Outcome
 from enginewright.measure.history import Night, read_history
+from enginewright.measure.records import Outcome
 from enginewright.nightly.judgement import Status
 
 ROOT = Path(__file__).parents[2]

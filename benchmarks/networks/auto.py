@@ -81,7 +81,7 @@ def compare_costs(name: str, epochs: int | None) -> None:
 
 def compare_times(name: str, epochs: int | None) -> None:
     from enginewright.core.cores import usable_cores
-    from enginewright.engine.this_machine import find_cpu
+    from enginewright.engine.runtimes import find_cpu
 
     peers.write_params(name, epochs or 0, "cpu")
     zoo.prepare(lambda _, call: call())

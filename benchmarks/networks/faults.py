@@ -253,7 +253,7 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
 def run_one(name: str, runtime: str, folder: Path) -> None:
     """Print a row."""
     from enginewright.engine.machine import target_of
-    from enginewright.engine.this_machine import describe_machine
+    from enginewright.engine.runtimes import describe_machine
 
     os.chdir(zoo.ROOT)
     from enginewright.core.params.all import Params

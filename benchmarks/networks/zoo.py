@@ -59,7 +59,7 @@ def run_model(
 
     from enginewright.core.cores import usable_cores
     from enginewright.core.params.all import Params
-    from enginewright.engine.this_machine import find_cpu
+    from enginewright.engine.runtimes import find_cpu
 
     where = f"{find_cpu().device_name}, {usable_cores()} cores, PyTorch {torch.__version__}"
     row: Row = {"model": name, "where": where, "precisions": {}, "nvidia": {}, "seconds": {}}

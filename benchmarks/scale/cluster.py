@@ -54,10 +54,10 @@ from tabulate import tabulate
 from enginewright.core.cores import AnyPart, Cluster, Result, Work, spread, usable_cores
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ClusterParams
-from enginewright.data.run_all import outputs_on, run_all
+from enginewright.data.run_all import outputs_here, outputs_on, run_all
 from enginewright.data.sample_set import AT_ONCE
 from enginewright.engine.engine import open_engine
-from enginewright.engine.this_machine import find_cpu
+from enginewright.engine.runtimes import find_cpu
 from enginewright.graph.as_written import run_as_written
 from enginewright.measure.agreement import compare
 from enginewright.precision.calibration.measure import Histograms
@@ -106,7 +106,7 @@ def validate(images: int, precision: str, cluster: Cluster | None) -> str:
     with open_engine(engine, None, Params.read().inference) as opened:
         runs = run_as_written(converted / "model.onnx"), opened.run
         graph, compiled = (
-            run_all(run, samples, batch, False, chosen=chosen, outputs=outputs_on(work, cluster))
+            run_all(outputs_on(work, cluster) or outputs_here(run), samples, batch, False, chosen=chosen)
             for run, work in zip(runs, running(precision), strict=True)
         )
     compare(graph, compiled)

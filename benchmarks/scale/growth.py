@@ -28,7 +28,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import MANIFEST, Manifest, input_file, output_file
-from enginewright.measure.changes import read_measurements
+from enginewright.measure.history import read_measurements
 from enginewright.measure.records import ENGINE, Reference
 from enginewright.report.where_time_goes import LARGEST_DEVIATION, Line, fit_line
 

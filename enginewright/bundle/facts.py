@@ -15,7 +15,7 @@ from enginewright.core.text import counted, file_size
 from enginewright.data.feeds import BATCH
 from enginewright.engine.description import where
 from enginewright.engine.record import REPRODUCE, EngineRecord
-from enginewright.engine.this_machine import INSTRUCTION_SETS
+from enginewright.engine.runtimes import INSTRUCTION_SETS
 from enginewright.graph.files import data_of
 from enginewright.measure.records import ENGINE, RUNS_FOR_P99, baseline_title
 from enginewright.tasks.boxes import DISTINCT, PAIRS

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, read_engine, require_made_of
-from enginewright.measure.changes import Measurement, Measurements, Verdict
+from enginewright.measure.records import Measurement, Measurements, Verdict
 from enginewright.measure.timing import machine_problems
 
 AGAIN = "run `dvc repro` to judge it"
@@ -31,7 +31,7 @@ class Passed(NamedTuple):
             return {}
         from onnx import load_model  # here: other engines are bundled without onnx
 
-        from enginewright.engine.runtimes.onnxruntime_session import GRAPH, noted_settings
+        from enginewright.engine.runtimes.onnxruntime import GRAPH, noted_settings
 
         return noted_settings(load_model(self.folder / GRAPH, load_external_data=False), self.record.build)
 

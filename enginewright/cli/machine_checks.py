@@ -10,11 +10,9 @@ from enginewright.core.cores import usable_cores
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES, accepted_as
 from enginewright.core.params.all import Params
-from enginewright.engine.gpu.cuda import NO_GPU
-from enginewright.engine.gpu.nvml import find_gpu, why_no_gpu
+from enginewright.engine.gpu import NO_GPU, find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
-from enginewright.engine.runtimes import load_runtime
-from enginewright.engine.this_machine import describe_machine, find_cpu
+from enginewright.engine.runtimes import describe_machine, find_cpu, load_runtime
 from enginewright.pipeline.dependencies import what_dvc_misses
 from enginewright.precision.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
 

@@ -30,8 +30,9 @@ from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine
 from enginewright.engine.engine import open_engine as open_checked
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import Change, Measurement, Verdict, read_measurements
-from enginewright.measure.comparison import compare_runs
+from enginewright.measure.comparison import Change, compare_runs
+from enginewright.measure.history import read_measurements
+from enginewright.measure.records import Measurement, Verdict
 from enginewright.pipeline import arguments_of, stage_of
 
 

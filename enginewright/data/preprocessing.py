@@ -6,16 +6,16 @@ holds a copy of this file, where it needs NumPy and Pillow alone."""
 from __future__ import annotations
 
 import contextlib
-import struct
 import warnings
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 if TYPE_CHECKING:
+    from enginewright.core.files import Readable
     from enginewright.core.params.samples import Preprocessing
 if __package__:
     from enginewright.core.errors import EnginewrightError
@@ -25,31 +25,19 @@ else:  # in a bundle
 Pixels = NDArray[np.uint8]
 
 
-class ImageFile(Protocol):
-    """A path, or a file that another machine read."""
-
-    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
-
-
 SIXTEEN_BIT_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 THIRTY_TWO_BIT_MODES = ("I", "F")
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF tag, and the value of an inverted image
-# What Pillow raises for malformed EXIF.
-MALFORMED = (SyntaxError, struct.error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 MOST_PIXELS = 1 << 27  # 134 million, in a scaled image
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # Pillow warns from 89 million on, refuses from 179
 
 
 def prepare(path: Path, how: Preprocessing) -> NDArray[np.float32]:
     """Read an image file as the model takes it, without the batch axis, in the same bits as validation reads it."""
-    return normalize(read_pixels(path, how), how)
+    return normalize(in_form(decode(path), how, path), how)
 
 
-def read_pixels(path: Path, how: Preprocessing) -> Pixels:
-    return in_form(decode(path), how, path)
-
-
-def in_form(image: Image.Image, how: Preprocessing, path: ImageFile) -> Pixels:
+def in_form(image: Image.Image, how: Preprocessing, path: Readable) -> Pixels:
     """Return the pixels of an image, and name its file if that is not possible."""
     try:
         return pixels_of(image, how)
@@ -57,7 +45,7 @@ def in_form(image: Image.Image, how: Preprocessing, path: ImageFile) -> Pixels:
         raise EnginewrightError(f"{path}: {error}") from None
 
 
-def decode(path: ImageFile) -> Image.Image:
+def decode(path: Readable) -> Image.Image:
     """Read an image as a person sees it: upright, in RGB, on white where transparent, and only its first frame."""
     try:
         # Pillow would map a rotated TIFF that it opens by its name, and scramble it.
@@ -119,7 +107,7 @@ def _in_eight_bits(opened: Image.Image) -> Image.Image:
 def _rotate_upright(opened: Image.Image) -> None:
     """Rotate the image as its EXIF says. Malformed EXIF is ignored, since the image itself may be whole."""
     opened.load()  # raises for an image that is not whole
-    with contextlib.suppress(*MALFORMED):
+    with contextlib.suppress(Exception):
         ImageOps.exif_transpose(opened, in_place=True)  # rotates before it rewrites the EXIF, which may fail
 
 

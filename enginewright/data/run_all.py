@@ -21,29 +21,26 @@ OutputsOf = Callable[[SampleSet, Sequence[Places]], Iterator[Outputs]]  # of eac
 
 
 def run_all(
-    run: Run,
+    outputs: OutputsOf,
     samples: SampleSet,
     batch: int,
     whole: bool,
     label: str | None = None,
     chosen: Places | None = None,
-    outputs: OutputsOf | None = None,
 ) -> Outputs:
     """Return the outputs for all samples, or for those that are `chosen`, without those that only filled a batch.
 
-    `outputs` runs the batches in place of `run`, such as on other machines. Outputs lie on disk, as masks of many
-    images exceed memory, in files without a name, which vanish with their arrays.
+    Outputs lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their arrays.
     """
     chosen = np.arange(len(samples)) if chosen is None else chosen
     batches = samples.places(chosen, batch, whole)
     asked = [chosen[places] for places in batches]
-    shorter = _shapes_when_shorter(run, samples, asked)
+    shorter = _shapes_when_shorter(outputs, samples, asked)
     kept: dict[str, _Kept] = {}
     left = len(chosen)
-    done = outputs(samples, asked) if outputs else (run(samples.read_at(places)) for places in asked)
     with ExitStack() as opened:
         shown = progress(batches, label, len(batches), "batches") if label else batches
-        for places, found in zip(shown, done, strict=True):
+        for places, found in zip(shown, outputs(samples, asked), strict=True):
             counted = places[:left]
             lengths = None if samples.lengths is None else samples.lengths[chosen[counted]]
             for name, values in found.items():
@@ -55,6 +52,10 @@ def run_all(
                 kept[name].write(counted, values[: len(counted)], lengths)
             left -= len(counted)
         return {name: each.mapped(len(chosen)) for name, each in kept.items()}
+
+
+def outputs_here(run: Run) -> OutputsOf:
+    return lambda samples, batches: (run(samples.read_at(places)) for places in batches)
 
 
 def outputs_on(work: Work[Part, list[Outputs]], cluster: Cluster | None) -> OutputsOf | None:
@@ -103,14 +104,14 @@ class _Kept:
         return np.memmap(self._file, self._dtype, "r", shape=(count, *self._shape))
 
 
-def _shapes_when_shorter(run: Run, samples: SampleSet, batches: Sequence[Places]) -> Mapping[str, Shape]:
+def _shapes_when_shorter(outputs: OutputsOf, samples: SampleSet, batches: Sequence[Places]) -> Mapping[str, Shape]:
     """Return the shapes of the outputs for the batch of the shortest texts, if any are shorter than others."""
     if samples.lengths is None or len(batches) < 2:
         return {}
     longest, shortest = (samples.read_at(some) for some in (batches[0], batches[-1]))
     if all(longest[name].shape[1] == array.shape[1] for name, array in shortest.items()):
         return {}
-    return {name: values.shape for name, values in run(shortest).items()}
+    return {name: values.shape for name, values in next(outputs(samples, batches[-1:])).items()}
 
 
 def _axes_of_texts(shape: Shape, shorter: Shape | None, samples: SampleSet, places: Places) -> list[int]:

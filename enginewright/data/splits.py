@@ -1,13 +1,14 @@
 """Divide the images among training, calibration and validation, and write each split to disk."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import combinations, islice
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginewright.core.cores import Cluster, in_parallel
 from enginewright.core.errors import EnginewrightError
@@ -76,9 +77,10 @@ def write_split(
         else:
             raise EnginewrightError(f"samples.preprocessing: {params.source} holds images, which need it")
         if isinstance(source, Texts | Tensors) and source.truths:
-            with _start_truths(source.truths, len(indices), None, unfinished) as file:
+            with ExitStack() as opened:
+                write = _truth_writer(unfinished, len(indices), opened)
                 for index in indices:
-                    file.write(source.truths.prepare(index, None, None).data)
+                    write(source.truths.prepare(index, None, None))
         if twice := sorted(params.values.keys() & {*inputs}):
             raise EnginewrightError(f"samples.values: {twice[0]} is an input of samples.source already")
         manifest = Manifest(
@@ -124,29 +126,34 @@ def _write_texts(source: Texts, indices: Sequence[int], how: TextPreprocessing, 
 def _write_pixels(
     source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path, cluster: Cluster | None
 ) -> list[Sample]:
-    samples: list[Sample] = []
-    with ExitStack() as opened:
-        pixels_type, shape = np.dtype(np.uint8), (len(indices), *how.shape)
-        file = opened.enter_context(start_npy_file(folder / input_file(0), pixels_type, shape))
-        truths = source.truths and opened.enter_context(_start_truths(source.truths, len(indices), how, folder))
-        if cluster and isinstance(source, ImageFiles):
-            prepared = source.spread(indices, how, cluster)
-        else:
-            prepared = in_parallel(lambda index: source.prepare(index, how), indices)
-        try:
+    samples, shape = list[Sample](), (len(indices), *how.shape)
+    if cluster and isinstance(source, ImageFiles):
+        prepared = source.spread(indices, how, cluster)
+    else:
+        prepared = in_parallel(lambda index: source.prepare(index, how), indices)
+    try:
+        with start_npy_file(folder / input_file(0), np.dtype(np.uint8), shape) as images, ExitStack() as opened:
+            write = _truth_writer(folder, len(indices), opened)
             for sample, pixels, truth in progress(prepared, "samples", len(indices), "images"):
                 samples.append(sample)
-                file.write(pixels.data)
-                if truth is not None and truths:
-                    truths.write(np.ascontiguousarray(truth).data)
-        except EnginewrightError as error:
-            raise source.refusal(error) if isinstance(source, ImageFiles) else error from None
+                images.write(pixels.data)
+                if truth is not None:
+                    write(truth)
+    except EnginewrightError as error:
+        raise source.refusal(error) if isinstance(source, ImageFiles) else error from None
     return samples
 
 
-def _start_truths(truths: Truths, count: int, how: Preprocessing | None, folder: Path) -> IO[bytes]:
-    like = truths.like(how)
-    return start_npy_file(folder / TRUTH, like.dtype, (count, *like.shape))
+def _truth_writer(folder: Path, count: int, opened: ExitStack) -> Callable[[NDArray[np.generic]], None]:
+    """Return what writes the truth of one sample after the other; the first tells the type and shape of all."""
+    files: list[IO[bytes]] = []
+
+    def write(truth: NDArray[np.generic]) -> None:
+        if not files:
+            files.append(opened.enter_context(start_npy_file(folder / TRUTH, truth.dtype, (count, *truth.shape))))
+        files[0].write(np.ascontiguousarray(truth).data)
+
+    return write
 
 
 def shared_images(manifests: Mapping[str, Manifest]) -> str | None:

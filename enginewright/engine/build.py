@@ -39,7 +39,6 @@ class DescribedGraph:
 
 
 def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, folder: Path) -> EngineRecord:
-    """Compile a graph for the target, and fill the folder with all that inference needs."""
     onnx, about = graph.onnx, graph.manifest
     blueprint = replace(read_blueprint(onnx, build), example=graph.example)
     is_tensorrt = RUNTIMES[target.runtime].is_tensorrt

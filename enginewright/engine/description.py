@@ -7,7 +7,6 @@ from pathlib import Path
 from tabulate import tabulate
 
 from enginewright.core.facts import RUNTIMES
-from enginewright.core.params.build import Profile
 from enginewright.core.text import file_size
 from enginewright.engine.machine import Target, alternatives
 from enginewright.engine.record import EngineRecord, read_engine, short_kind, short_name
@@ -27,7 +26,11 @@ def describe_engine(folder: Path) -> str:
         "weights": _weights(record),
         "ONNX": f"sha256 {record.onnx_sha256[:12]}",
         **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
-        **{f"profile {number}": _tuned_for(each) for number, each in enumerate(build.all_profiles) if number},
+        **{
+            f"profile {number}": f"{each}, tuned for {', '.join(f'{a} {size}' for a, size in each.at('opt').items())}"
+            for number, each in enumerate(build.all_profiles)
+            if number
+        },
         "TF32": ("allowed" if build.tf32 else "not allowed") if record.target.device == "cuda" else None,
         "compute layers": executed or "not known: built where it cannot run",
         **_tuned(record),
@@ -69,10 +72,6 @@ def _weights(record: EngineRecord) -> str | None:
         "streamed from the host, as inference.weights_on_gpu_mb says": options.streaming,
     }
     return "; ".join(word for word, is_so in words.items() if is_so)
-
-
-def _tuned_for(profile: Profile) -> str:
-    return f"{profile}, tuned for {', '.join(f'{axis} {size}' for axis, size in profile.at('opt').items())}"
 
 
 def _tuned(record: EngineRecord) -> dict[str, str]:

@@ -12,8 +12,8 @@ from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.engine.machine import Machine, Moments, require_fits
 from enginewright.engine.record import EngineRecord, read_engine, require_weights
-from enginewright.engine.runtimes import Arrays, ClockedSession, Session, load_runtime
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import Arrays, Session, describe_machine, load_runtime
+from enginewright.engine.runtimes.gpu_session import DeviceSession
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
 
@@ -62,8 +62,7 @@ class Engine(AbstractContextManager["Engine"]):
         return self._session.replays
 
     def run(self, feeds: Arrays | NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
-        """Return the outputs by name, for inputs by name: arrays with the batch as their first axis. An engine with one
-        input takes its array alone, too."""
+        """Return the outputs by name, for inputs by name with the batch first, or for the array of the only input."""
         given = {self.inputs[0].name: feeds} if isinstance(feeds, np.ndarray) and len(self.inputs) == 1 else feeds
         arrays = self._require_fitting(given)
         with _in_a_sentence(NOT_RUN):
@@ -78,8 +77,7 @@ class Engine(AbstractContextManager["Engine"]):
     def clock(self, feeds: Arrays) -> Callable[[], Moments]:
         """Return a call like that of `bind`, which tells when each part of it began and ended. Only a GPU can."""
         self._require_fitting(feeds)
-        if not isinstance(self._session, ClockedSession):
-            raise EnginewrightError(f"{self.record.target.runtime} runs on a CPU, which has no clock of its own")
+        assert isinstance(self._session, DeviceSession), "a CPU has no clock of its own"
         return self._session.clock(feeds)
 
     def close(self) -> None:
@@ -101,9 +99,8 @@ class Engine(AbstractContextManager["Engine"]):
         for name, array in feeds.items():
             spec = specs[name]
             if not isinstance(array, np.ndarray):
-                raise EnginewrightError(
-                    f"input {name} is a {type(array).__name__} and must be an array of {spec.dtype}"
-                )
+                kind = type(array).__name__
+                raise EnginewrightError(f"input {name} is a {kind} and must be an array of {spec.dtype}")
             if array.dtype != spec.dtype:
                 raise EnginewrightError(f"input {name} is {array.dtype} and must be {spec.dtype}")
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):

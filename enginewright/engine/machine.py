@@ -104,17 +104,15 @@ def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str
     # NVIDIA's support matrix: version-compatible plans of 10 run with 11.
     if target.or_newer and there <= here and (here[0] == there[0] or (there[0], here[0]) == (10, 11)):
         differing.pop("runtime_version", None)
-    fits = any(_covers(listed, machine.capability) for listed in target.capabilities)
-    if target.device == machine.device and not fits:
+
+    def covers(listed: str) -> bool:
+        oldest = listed.removesuffix(OR_NEWER)
+        return listed == machine.capability or (listed != oldest and _number(machine.capability) >= _number(oldest))
+
+    if target.device == machine.device and not any(map(covers, target.capabilities)):
         what = "compute capability" if target.device == "cuda" else "instruction sets"
         differing[what] = (alternatives(target), machine.capability)
     return differing
-
-
-def _covers(listed: str, capability: str) -> bool:
-    if listed.endswith(OR_NEWER):
-        return _number(capability) >= _number(listed.removesuffix(OR_NEWER))
-    return listed == capability
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -122,6 +120,5 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def alternatives(target: Target) -> str:
-    """List the compute capabilities that fit."""
     *others, last = (listed.replace(OR_NEWER, " or newer") for listed in target.capabilities)
     return f"{', '.join(others)} or {last}" if others else last

@@ -74,7 +74,6 @@ class EngineRecord(Record):
 
     @property
     def size_in_words(self) -> str:
-        """Say how large the engine is, and what it takes its weights from."""
         return file_size(self.bytes) + (f" and {file_size(self.onnx_bytes)} of weights" if self.weights else "")
 
     @property
@@ -92,13 +91,11 @@ class EngineRecord(Record):
 
     @property
     def known_layers(self) -> list[Layer]:
-        """Return the compute layers whose precision the runtime tells."""
         return [layer for layer in self.compute_layers if layer.precision != UNKNOWN]
 
     @property
     def layers_are_known(self) -> bool:
-        """Tell whether it is known what the engine runs in. A compiler without a GPU cannot tell what a GPU will
-        execute, and an inspector may hide the types of layers."""
+        """Tell whether it is known what the engine runs in. A compiler without a GPU, or an inspector, may not tell."""
         return bool(self.share_as_asked or self.ran_as)
 
     @property
@@ -113,7 +110,6 @@ class EngineRecord(Record):
 
     @property
     def not_as_asked(self) -> list[Layer]:
-        """Return the compute layers that run in another precision than the engine's."""
         return [layer for layer in self.known_layers if layer.precision not in self.accepted]
 
     @property
@@ -124,8 +120,7 @@ class EngineRecord(Record):
 
     @property
     def ran_as(self) -> str | None:
-        """Return the precision that took the place of the engine's, if no compute layer runs in the engine's. A layer
-        of unknown precision might."""
+        """Return what took the place of the engine's precision, if no compute layer runs in it, or may."""
         return None if self.share_as_asked or UNKNOWN in self.executed else next(iter(self.executed), None)
 
     @property
@@ -152,13 +147,13 @@ def read_engine(folder: Path) -> EngineRecord:
     a runtime's own checks miss damage: the hashes are checked before anything else."""
     require_engine(folder)
     record = EngineRecord.read(folder / RECORD)
+    cure = "Run `dvc repro` to build it again, or `dvc checkout` to restore it"
     for name, expected in record.files.items():
         file = folder / name
-        if not file.exists() or sha256(file) != expected:
-            state = "is damaged: its hash differs from the one in engine.json" if file.exists() else "is missing"
-            raise EnginewrightError(
-                f"{file} {state}. Run `dvc repro` to build it again, or `dvc checkout` to restore it"
-            )
+        if not file.exists():
+            raise EnginewrightError(f"{file} is missing. {cure}")
+        if sha256(file) != expected:
+            raise EnginewrightError(f"{file} is damaged: its hash differs from the one in engine.json. {cure}")
     return record
 
 
@@ -181,7 +176,6 @@ def weights_of(folder: Path) -> Path:
 
 
 def read_refusal(folder: Path) -> Refusal | None:
-    """Return why there is no engine in this folder, or None if there should be one."""
     return Refusal.read(folder / REFUSED) if (folder / REFUSED).is_file() else None
 
 

@@ -27,6 +27,8 @@ from enginewright.graph.shapes import with_shapes
 
 MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a copy of them beside its own
 DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
+# Of ONNX Runtime 1.31: it crashes on LayerNormalization, Transpose and MatMul in float16, and makes Convs slower there.
+NOT_IN_FLOAT16 = "NchwcTransformer"
 
 
 def open_as_written(
@@ -59,8 +61,11 @@ def _open_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     options.intra_op_num_threads = threads or working_threads()  # ONNX Runtime counts cores that it may not use
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    graph = (onnx.load(model, load_external_data=False) if isinstance(model, Path) else model).graph
+    has_float16 = any(each.data_type == TensorProto.FLOAT16 for each in graph.initializer)
+    disabled = [DROPS_RELU, *([NOT_IN_FLOAT16] if has_float16 else [])]
     return onnxruntime.InferenceSession(
-        source, options, providers=["CPUExecutionProvider"], disabled_optimizers=[DROPS_RELU]
+        source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
     )
 
 

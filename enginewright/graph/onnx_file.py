@@ -13,8 +13,7 @@ from onnx import TensorProto, numpy_helper
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record, new_file
 from enginewright.core.text import in_one_line
-from enginewright.data.errors import relative_error
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, relative_error
 from enginewright.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two, with_bodies
 from enginewright.graph.files import data_of
 

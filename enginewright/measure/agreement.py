@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
-from enginewright.data.errors import Values, blocks, cosines, errors_of_samples, finite, relative_error
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, Values, blocks, cosines, errors_of_samples, finite, relative_error
 from enginewright.measure.intervals import agreement_at, drop_at, samples_needed
 from enginewright.measure.records import Agreement, Errors, Interval, Result, Spread
 from enginewright.tasks.task import NONE, Places, Task, Truth
@@ -50,10 +49,9 @@ def _errors(expected: Values, got: Values) -> Errors:
 
 
 def spread(expected: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:
-    """Return how much single samples differ."""
+    """Return how much single samples differ, in four digits because it is only drawn."""
 
     def quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
-        """Return the quantiles at SHARES, rounded to four digits because they are only drawn."""
         return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()
 
     errors = quantiles(errors_of_samples(expected, got))
@@ -166,7 +164,6 @@ class Judge:
         return self.task.knowing(self.truth, places).comparable(expected, got)
 
     def lost(self, places: Places, expected: Outputs, found: Iterable[Outputs]) -> list[Lost]:
-        """Return what each of these outputs has lost."""
         task, exact = self.task.knowing(self.truth, places), metric_of(self.task, expected, self.truth, places)
         better, lost = 1 if self.task.metrics[0].higher_is_better else -1, []
         for outputs in found:

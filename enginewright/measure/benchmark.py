@@ -1,6 +1,7 @@
 """Measure the speed of one engine: beside its baselines, with several requests in flight, by layers, and by itself."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
@@ -11,20 +12,23 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import pynvml
 
-from enginewright.core.files import scratch_folder
+from enginewright.core.files import VALIDATION_SAMPLES, scratch_folder
+from enginewright.core.params.all import Params
 from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams
 from enginewright.core.process import run_apart
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine, open_engines
-from enginewright.engine.gpu.nvml import process_megabytes
+from enginewright.engine.gpu import nvml_device, process_megabytes
 from enginewright.engine.machine import Machine, Moments, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
 from enginewright.engine.runtimes import load_runtime
 from enginewright.measure.records import (
     ENGINE,
     AtSize,
+    Energy,
     Isolated,
     Latency,
     MachinePace,
@@ -33,7 +37,7 @@ from enginewright.measure.records import (
     Throughput,
     Trace,
 )
-from enginewright.measure.timing import Bind, Contender, Timings, best_common_pace, race, warm_up
+from enginewright.measure.timing import Bind, Contender, Timings, best_common_pace, race, warm_up, whole_machine
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
@@ -95,16 +99,14 @@ def race_over_sizes(
     read_pace: Callable[[], float],
     label: str,
 ) -> tuple[AtSize, ...]:
-    """Race at other sizes of the first axis that the user named, at the batch size that engines are tuned for. Other
-    axes have the sizes that engines are tuned for."""
+    """Race at other sizes of the first axis that the user named. Others have the sizes that engines are tuned for."""
     profile = build.profile
     if not profile.axes:
         return ()
     axis, sizes = next(iter(profile.axes.items()))
     batch = min(params.batches, key=lambda each: abs(each - profile.batch.opt))
     one = params.model_copy(update={"batches": (batch,)})
-    found = []
-    tuned = {each.axes[axis].opt for each in build.all_profiles}
+    found, tuned = [], {each.axes[axis].opt for each in build.all_profiles}
     for size in sorted({sizes.min, (sizes.opt + sizes.max) // 2, sizes.max, *tuned}):
         sized = samples.at(profile.at("opt") | {axis: size}, profile)
         race = race_contenders(contenders, sized, one, read_pace, f"{label}, {axis} {size}")
@@ -162,7 +164,6 @@ class Client(NamedTuple):
 def engine_throughput(
     folder: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
 ) -> tuple[Throughput, ...]:
-    """Measure the throughput at each batch size, for each number of requests in flight."""
     found: list[Throughput] = []
     with ExitStack() as opened:
         counts = sorted({1, *params.requests})  # the others are compared with one request at a time
@@ -181,9 +182,7 @@ def engine_throughput(
 
 
 def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seconds: float) -> list[Throughput]:
-    """Measure groups of clients, by their size. The groups take slices of the time in turns, and the median counts."""
-    rates: dict[int, list[float]] = {requests: [] for requests in clients}
-    latencies: dict[int, list[float]] = {requests: [] for requests in clients}
+    rates, latencies = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
     for _ in range(SLICES):
         for requests, group in clients.items():
             answers, took = ask_at_once(group, seconds / SLICES)
@@ -237,7 +236,6 @@ def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, sam
 def time_layers(
     folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet, calls: int
 ) -> list[LayerTime]:
-    """Return the layers with their times, which may all be 0."""
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
     require_weights(record, folder)
@@ -252,13 +250,6 @@ FIRST_CALLS = 3
 Found = TypeVar("Found")
 
 
-def measure_engine_isolated(
-    engine: Path, machine: Path, validation: Path, inference: InferenceParams, params: BenchmarkParams, largest: Feeds
-) -> Isolated:
-    """Measure the memory on the `largest` feeds, and the compute time on the samples of `validation`."""
-    return isolated(_measure_engine, largest, engine, machine, validation, inference, params)
-
-
 def isolated(measure: Callable[..., Found], feeds: Feeds, *arguments: object) -> Found:
     """Call the function in a new process. The feeds are in a file, as the list of all samples would take memory of its
     own, and so would what `run_apart` sends."""
@@ -268,9 +259,10 @@ def isolated(measure: Callable[..., Found], feeds: Feeds, *arguments: object) ->
         return run_apart("a contender in a process of its own", measure, file, *arguments, quiet=True)
 
 
-def _measure_engine(
+def measure_engine(
     feeds: Path, folder: Path, machine: Path, validation: Path, inference: InferenceParams, params: BenchmarkParams
 ) -> Isolated:
+    """Measure the memory on these feeds, and the compute time on the samples of `validation`."""
     here = Machine.read(machine)
     with open_engine(folder, here, inference) as engine:
         # Memory comes first, so that it does not include the samples.
@@ -288,7 +280,6 @@ def read_feeds(feeds: Path) -> Feeds:
 
 
 def _clocked(call: Callable[[], Moments], seconds: float) -> tuple[Moments, ...]:
-    """Call for some seconds, and at least once."""
     warm_up(call, seconds / 2)
     deadline = time.perf_counter() + seconds
     moments = [call()]
@@ -305,3 +296,75 @@ def peak_of(call: Callable[[], object], device: str) -> PeakMemory:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     host = int(status["VmHWM"].split()[0]) / 1000
     return PeakMemory(host=host, device=process_megabytes() if device == "cuda" else None)
+
+
+# The energy that a device takes for an image, where the machine tells it: NVML for a GPU, RAPL for a CPU.
+
+RAPL = Path("/sys/class/powercap")
+ENERGY_SECONDS = 3.0
+Reading = Callable[[], float]  # returns the joules since it was made
+
+
+def engine_energy(precision: str, folder: Path, machine: Machine, params: Params, batch: int) -> Energy:
+    samples = SampleSet.open(VALIDATION_SAMPLES)
+    with (
+        whole_machine(f"energy, {precision}"),
+        open_engine(folder, machine, params.inference.on(machine.cores)) as engine,
+    ):
+        feeds = samples.tuned(engine.record.profile).cycled(batch)
+        return energy_per_image(machine.device, engine.bind(feeds), batch)
+
+
+class NotToldError(Exception):
+    """The machine does not tell its energy. The text says why."""
+
+
+def energy_per_image(device: str, call: Callable[[], object], images: int, seconds: float = ENERGY_SECONDS) -> Energy:
+    """Call for some seconds, and divide what the device took by the images of all calls."""
+    begin, source = (_nvml, "NVML, the GPU") if device == "cuda" else (_rapl, "RAPL, the processor's package")
+    try:
+        call()
+        joules, done, started = begin(), 0, time.perf_counter()
+        while time.perf_counter() - started < seconds or not done:
+            call()
+            done += images
+        took = joules()
+    except pynvml.NVMLError as error:
+        return Energy(joules=None, source=f"NVML: {error}")
+    except NotToldError as why:
+        return Energy(joules=None, source=str(why))
+    if took <= 0:
+        return Energy(joules=None, source=f"{source}: the counter did not move")
+    return Energy(joules=took / done, source=source)
+
+
+def _nvml() -> Reading:
+    gpu = nvml_device()
+    before = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
+    return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) - before) / 1e3
+
+
+def _rapl() -> Reading:
+    names = sorted(RAPL.glob("intel-rapl:*/name"))
+    packages = [name.parent for name in names if name.read_text(encoding="utf-8").startswith("package")]
+    if not packages:
+        raise NotToldError("this machine shows no RAPL counter")
+    before = [_microjoules(zone / "energy_uj") for zone in packages]
+
+    def joules() -> float:
+        taken = 0
+        for zone, first in zip(packages, before, strict=True):
+            last = _microjoules(zone / "energy_uj")
+            taken += last - first if last >= first else last - first + _microjoules(zone / "max_energy_range_uj")
+        return taken / 1e6
+
+    return joules
+
+
+def _microjoules(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="utf-8"))
+    except PermissionError:
+        raise NotToldError(f"RAPL: {path.resolve()} is for root alone") from None
+    except (OSError, ValueError) as error:
+        raise NotToldError(f"RAPL: {error}") from None

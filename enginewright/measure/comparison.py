@@ -6,21 +6,20 @@ from statistics import NormalDist, mean
 from typing import NamedTuple
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import Record
 from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import (
-    TOGETHER,
-    Change,
+from enginewright.measure.intervals import Z
+from enginewright.measure.records import (
+    SAME_PACE,
+    Benchmark,
     Identity,
     Measurement,
     Measurements,
     Outcome,
-    judge_difference,
-    judge_factor,
-    not_comparable,
+    Ratio,
+    Validation,
 )
-from enginewright.measure.intervals import Z
-from enginewright.measure.records import SAME_PACE, Benchmark, Ratio, Validation
 from enginewright.measure.timing import LARGEST_MACHINE_EFFECT, broken_limits, machine_problems
 
 # The ratio of one engine to PyTorch differs between two runs by more than its intervals say. These are the standard
@@ -32,7 +31,84 @@ BASELINE_DRIFT = 0.03  # a baseline whose time moved by less is taken as unchang
 MOST_CHANCE_IN_A_RACE = 0.05  # a race that leaves a larger change to chance has no result
 MORE_ERROR = 0.1  # a relative error that grows by less, as a logarithm, is unchanged
 NO_ERROR = 1e-7  # below the resolution of float32
+TOGETHER = "speed, all together"
+SIDE_BY_SIDE = "side by side"  # how the figures of an engine race begin, which are milliseconds
 VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")  # may differ: a comparison shows what they do
+
+
+class Change(Record):
+    precision: str
+    figure: str
+    outcome: Outcome
+    before: float | None = None
+    after: float | None = None
+    change: float | None = None  # a share, above 0 if the later run is better
+    slack: float | None = None  # the share up to which a change may be chance
+    why: str | None = None
+    again: bool = False  # not comparable, and measuring the later run once more may help
+
+    @property
+    def subject(self) -> str:
+        """Return what was measured, whether by ratios or by a race: `batch 1`, `all together`, `accuracy`."""
+        return self.figure.rpartition(", ")[2]
+
+    @property
+    def is_better_or_worse(self) -> bool:
+        return self.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT)
+
+    @property
+    def is_speed(self) -> bool:
+        return self.figure.startswith(("speed", "times ", SIDE_BY_SIDE))
+
+
+def not_comparable(precision: str, figure: str, why: str, again: bool = False) -> Change:
+    return Change(precision=precision, figure=figure, outcome=Outcome.NOT_COMPARABLE, why=why, again=again)
+
+
+def judge_difference(
+    precision: str, figure: str, change: float, slack: float, before: float | None = None, after: float | None = None
+) -> Change:
+    """Call a difference of more than `slack` an improvement or a regression."""
+    outcome = Outcome.NO_CHANGE
+    if abs(change) > slack + 1e-9:
+        outcome = Outcome.IMPROVEMENT if change > 0 else Outcome.REGRESSION
+    return Change(
+        precision=precision, figure=figure, outcome=outcome, before=before, after=after, change=change, slack=slack
+    )
+
+
+def judge_factor(
+    precision: str, figure: str, log: float, slack: float, before: float | None = None, after: float | None = None
+) -> Change:
+    """Judge a factor by its logarithm, where half and double are equally far, and report it as a share."""
+    shares = {"change": math.expm1(log), "slack": abs(math.expm1(math.copysign(slack, log)))}
+    return judge_difference(precision, figure, log, slack, before, after).model_copy(update=shares)
+
+
+def conclusion(changes: Sequence[Change]) -> Outcome:
+    """Return the worst outcome: first a regression, then what could not be compared, then an improvement."""
+    outcomes = {change.outcome for change in changes}
+    order = (Outcome.REGRESSION, Outcome.NOT_COMPARABLE, Outcome.IMPROVEMENT)
+    return next((outcome for outcome in order if outcome in outcomes), Outcome.NO_CHANGE)
+
+
+def describe(changes: Sequence[Change], confidence: float) -> str:
+    """Write a row for each figure that could be compared, then the others with their reasons, then the conclusion."""
+    rows = [f"{'':29} {'before':>9}    {'after':9} {'better':>7} {'chance':>6}  verdict"]
+    reasons = ["not comparable:"]
+    for change in changes:
+        name = f"{change.precision:5} {change.figure:23}"
+        if change.change is None:
+            reasons.append(f"{name} {change.why}")
+        else:
+            values = f"{'':22}" if change.before is None else f"{change.before:>9.4g} -> {change.after:<9.4g}"
+            judged = f"{change.change:>+7.1%} {change.slack:>6.1%}  {change.outcome}"
+            rows.append(f"{name} {values} {judged}".rstrip())
+    parts = ["\n".join(lines) for lines in (rows, reasons) if len(lines) > 1]
+    verdict = conclusion(changes)
+    said = "no regression" if verdict is Outcome.NOT_COMPARABLE and len(rows) > 1 else str(verdict)
+    some = f", but {len(reasons) - 1} of {len(changes)} figures are not comparable" if len(parts) == 2 else ""
+    return "\n\n".join([*parts, f"{said}{some}, at a confidence of {confidence:.0%}"])
 
 
 class SpeedChange(NamedTuple):
@@ -48,7 +124,6 @@ class SpeedChange(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """Return the whole standard error of `log`."""
         return math.hypot(self.error, self.shared)
 
     def times(self, confidence: float) -> tuple[float, float, float]:
@@ -71,18 +146,15 @@ def deviations_allowed(confidence: float, figures: int) -> float:
 
 
 def standard_error(low: float, high: float, confidence: float) -> float:
-    """Return the standard error of a ratio's logarithm from the ratio's interval."""
     return math.log(high / low) / 2 / NormalDist().inv_cdf((1 + confidence) / 2)
 
 
 def speed_change_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -> SpeedChange:
-    def error_of(ratio: Ratio, benchmark: Benchmark) -> float:
-        return math.hypot(standard_error(ratio.low, ratio.high, benchmark.confidence), BETWEEN_RUNS)
-
+    errors = (standard_error(one.low, one.high, of.confidence) for one, of in ((before, old), (after, new)))
     return SpeedChange(
         batch=after.batch,
         log=math.log(after.median / before.median),
-        error=math.hypot(error_of(before, old), error_of(after, new)),
+        error=math.hypot(*errors, BETWEEN_RUNS, BETWEEN_RUNS),
         shared=math.sqrt(2) * AS_OPENED,
         baseline_log=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
         before=before.median,
@@ -99,7 +171,6 @@ def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
 
 
 def combine(speed_changes: Sequence[SpeedChange]) -> SpeedChange:
-    """Return the mean of some speed changes."""
     # Errors at different batch sizes are independent. Several baselines at one batch size share the engine's timings.
     batches = {each.batch for each in speed_changes}
     errors = [mean(each.error for each in speed_changes if each.batch == batch) for batch in batches]
@@ -115,11 +186,8 @@ def combine(speed_changes: Sequence[SpeedChange]) -> SpeedChange:
 def compare_runs(
     before: Measurements, after: Measurements, confidence: float, raced: Mapping[str, SpeedChanges] | None = None
 ) -> list[Change]:
-    """Compare every figure of the precisions that both runs have.
-
-    `confidence` holds for all figures together: how sure it is that nothing is called a change if nothing changed.
-    `raced` has the results of engine races by precision, which replace the ratios to PyTorch.
-    """
+    """Compare every figure of the precisions that both runs have. `confidence` holds for all figures together: how sure
+    it is that nothing is called a change if nothing changed. Engines that were `raced` need no ratios to PyTorch."""
     raced = raced or {}
     pairs = common_precisions(before, after)
     if not pairs:
@@ -150,12 +218,11 @@ def same_versions(before: Measurements, after: Measurements) -> bool:
 
 def best_pace(*runs: Measurements) -> float:
     """Return the best machine pace at which any precision was timed: how fast the machine can be."""
-    paces = [entry.benchmark.pace.microseconds for run in runs for entry in run.precisions]
+    paces = (entry.benchmark.pace.microseconds for run in runs for entry in run.precisions)
     return min((pace for pace in paces if pace is not None), default=0.0)
 
 
 def _other_machine(before: Machine, after: Machine) -> str | None:
-    """Return how the machines of two runs differ, or None if they are the same."""
     pairs = ((name, getattr(before, name), getattr(after, name)) for name in Identity.model_fields)
     return next((f"another {name.replace('_', ' ')}: {was} and {now}" for name, was, now in pairs if was != now), None)
 
@@ -174,11 +241,14 @@ def judge_race(precision: str, speed_changes: SpeedChanges, deviations: float) -
 def _compare_speed(
     old: Measurement, new: Measurement, deviations: float, elsewhere: str | None, best: float
 ) -> list[Change]:
-    """Compare ratios to PyTorch at each batch size, and all together, where a smaller change can be told from chance,
-    if both were measured under the same conditions."""
-    pairs = _ratio_pairs(old.benchmark, new.benchmark)
-    if problem := elsewhere or _other_settings(old.benchmark, new.benchmark):
-        return [not_comparable(new.precision, "speed", problem)]
+    """Compare ratios to PyTorch at each batch size, and all together, if their conditions were the same."""
+    pairs, problem = _ratio_pairs(old.benchmark, new.benchmark), elsewhere
+    if old.benchmark.threads != new.benchmark.threads:
+        problem = problem or f"{counted(old.benchmark.threads, 'thread')} and {new.benchmark.threads}"
+    if old.benchmark.pytorch != new.benchmark.pytorch:
+        problem = problem or f"another PyTorch: {old.benchmark.pytorch} and {new.benchmark.pytorch}"
+    if problem or not pairs:
+        return [not_comparable(new.precision, "speed", problem or "no baseline and batch size in common")]
     for timed in (new, old):
         if problem := _slower_machine(timed.benchmark, best):
             # A loss that is too large for a slow machine to cause is one; anything smaller is not comparable.
@@ -204,22 +274,11 @@ def _compare_speed(
 
 
 def _ratio_pairs(before: Benchmark, after: Benchmark) -> list[tuple[Ratio, Ratio]]:
-    """Pair the ratios of two benchmarks that have the same baseline and batch size."""
     later = {(ratio.baseline, ratio.batch): ratio for ratio in after.ratios}
     return [(old, later[key]) for old in before.ratios if (key := (old.baseline, old.batch)) in later]
 
 
-def _other_settings(before: Benchmark, after: Benchmark) -> str | None:
-    """Return how the settings of two benchmarks differ, or None if their ratios can be compared."""
-    if before.threads != after.threads:
-        return f"{counted(before.threads, 'thread')} and {after.threads}"
-    if before.pytorch != after.pytorch:
-        return f"another PyTorch: {before.pytorch} and {after.pytorch}"
-    return None if _ratio_pairs(before, after) else "no baseline and batch size in common"
-
-
 def _slower_machine(timed: Benchmark, best: float) -> str | None:
-    """Return why the machine was slower than it can be, or None."""
     # Two runs on a slow machine cannot be compared with each other either: ratios scatter several times as much there.
     pace = timed.pace.microseconds
     if problems := machine_problems(timed):
@@ -232,8 +291,6 @@ def _slower_machine(timed: Benchmark, best: float) -> str | None:
 
 
 def _judge_speed_changes(precision: str, speed_changes: SpeedChanges, deviations: float) -> list[Change]:
-    """Judge the comparable speed changes all together, and then each of them."""
-
     def judge(figure: str, speed: SpeedChange) -> Change:
         change = judge_factor(precision, figure, speed.log, deviations * speed.deviation, speed.before, speed.after)
         if change.outcome is Outcome.NO_CHANGE or not speed.is_mostly_the_baseline:

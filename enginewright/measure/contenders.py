@@ -19,7 +19,7 @@ from enginewright.core.params.build import CUDA_GRAPH, EAGER, ONNXRUNTIME, TORCH
 from enginewright.data.feeds import Feeds
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import load_runtime
-from enginewright.measure.benchmark import isolated, peak_of, read_feeds
+from enginewright.measure.benchmark import peak_of, read_feeds
 from enginewright.measure.records import PeakMemory
 from enginewright.measure.timing import Bind
 from enginewright.model.checkpoint import Tensors, call_model, load_model
@@ -37,7 +37,6 @@ INSTALL_TORCH_TENSORRT = (
 
 
 def require_possible(baselines: Sequence[Baseline], device: str) -> None:
-    """Refuse a baseline that cannot run here, or not on the engine's device."""
     for baseline in baselines:
         words = baseline.split("+")
         if device != "cuda" and (CUDA_GRAPH in words or TORCH_TENSORRT in words):
@@ -106,7 +105,10 @@ def pytorch_contender(
         typed = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
         return call_model(own, typed)
 
-    run = _with_baseline_in_errors(_compiled(_with_own_code(cast_and_run), words, tf32), baseline)
+    # torch.compile (of PyTorch 2.15) compiles a code object for eight shapes, and runs the ninth as eager: so each
+    # contender has its own.
+    cast_and_run.__code__ = cast_and_run.__code__.replace()
+    run = _with_baseline_in_errors(_compiled(cast_and_run, words, tf32), baseline)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         return _on_gpu(run, {name: one.pin_memory() for name, one in inputs.items()}, replay=CUDA_GRAPH in words)
@@ -116,13 +118,6 @@ def pytorch_contender(
             run(inputs)
 
     return call
-
-
-def _with_own_code(run: Model) -> Model:
-    """Give a function a code object of its own. torch.compile (of PyTorch 2.15) compiles one for eight shapes, and runs
-    the ninth as eager: so contenders must not share it."""
-    run.__code__ = run.__code__.replace()
-    return run
 
 
 def _with_baseline_in_errors(run: Model, baseline: Baseline) -> Model:
@@ -206,12 +201,7 @@ LAUNCHES = 100
 MATRIX, PRODUCTS = 2048, 20  # a product of smaller matrices takes as long as its launch
 
 
-def pytorch_peak_memory(weights: Path, tf32: bool, largest: Feeds, threads: int, device: str) -> PeakMemory:
-    """Return the peak memory of the model that the engine was made from."""
-    return isolated(_measure_pytorch, largest, weights, tf32, threads, device)
-
-
-def _measure_pytorch(feeds: Path, weights: Path, tf32: bool, threads: int, device: str) -> PeakMemory:
+def measure_pytorch(feeds: Path, weights: Path, tf32: bool, threads: int, device: str) -> PeakMemory:
     torch.set_num_threads(threads)
     return peak_of(pytorch_contender(load_model(weights), EAGER, device, tf32, read_feeds(feeds)), device)
 
@@ -228,7 +218,6 @@ def pace_meter(device: str, threads: int) -> Callable[[], float]:
 
 
 def launch_timer() -> Callable[[], float]:
-    """Return a function that measures the seconds that the host takes to launch an operation."""
     number = torch.zeros(1, device="cuda")
 
     def once() -> float:
@@ -239,7 +228,6 @@ def launch_timer() -> Callable[[], float]:
 
 
 def product_timer() -> Callable[[], float]:
-    """Return a function that measures the seconds of a product of matrices on the GPU, by its own clock."""
     matrix = torch.rand(MATRIX, MATRIX, device="cuda")
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 

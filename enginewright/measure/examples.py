@@ -13,9 +13,8 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
 from enginewright.core.params.build import Range
 from enginewright.core.params.samples import IDS, Preprocessing
-from enginewright.data.errors import errors_of_samples
-from enginewright.data.feeds import Outputs, Run
-from enginewright.data.run_all import run_all
+from enginewright.data.feeds import Outputs, Run, errors_of_samples
+from enginewright.data.run_all import outputs_here, run_all
 from enginewright.data.sample_set import TOKENIZER, SampleSet
 from enginewright.data.texts import TextReader
 from enginewright.measure.agreement import answers_by_chance, metric_of
@@ -159,7 +158,8 @@ def doubt_about_preparation(
     best, by_best = own + FAR, None
     for other in _other_ways(how):
         with suppress(EnginewrightError):  # a model may refuse such values, which is no fault of it
-            found = run_all(run, _prepared(samples, other), sizes.nearest(BATCH), sizes.min > 1, chosen=places)
+            prepared = _prepared(samples, other)
+            found = run_all(outputs_here(run), prepared, sizes.nearest(BATCH), sizes.min > 1, chosen=places)
             accuracy = metric_of(task, found, truth, places) or 0.0
             if accuracy >= best and not answers_by_chance(task, found, truth):
                 best, by_best = accuracy, other

@@ -14,8 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import REPORTS
 from enginewright.engine.machine import Moments
-from enginewright.measure.changes import Change, judge_factor, not_comparable
-from enginewright.measure.comparison import AS_OPENED, BETWEEN_RUNS, deviations_allowed
+from enginewright.measure.comparison import (
+    AS_OPENED,
+    BETWEEN_RUNS,
+    Change,
+    deviations_allowed,
+    judge_factor,
+    not_comparable,
+)
 
 Milliseconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]  # the end is beyond 30 years
 WRITTEN_BY = "trtexec --exportTimes"
@@ -46,7 +52,6 @@ class ExportedTimes(NamedTuple):
 
 
 def write_exported_times(calls: Iterable[Moments], path: Path) -> None:
-    """Write a line for each inference, as trtexec does."""
     lines = ",\n".join(json.dumps({name: round(value, 6) for name, value in _fields(call).items()}) for call in calls)
     path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
@@ -92,7 +97,6 @@ def holds_exported_times(place: str) -> bool:
 
 
 def find_exported_times(place: str) -> ExportedTimes:
-    """Read a file, or the only one in a reports folder."""
     path = Path(place)
     found = [path] if path.is_file() else sorted(path.glob(FILES)) if path.is_dir() else []
     if not found:
@@ -108,9 +112,8 @@ def find_exported_times(place: str) -> ExportedTimes:
 def compare_times(before: ExportedTimes, after: ExportedTimes, confidence: float) -> list[Change]:
     """Compare the median time with its copies, by the device's clock, and that of the compute alone."""
     latency, deviations = "latency with copies", deviations_allowed(confidence, figures=2)
-    uncopied = [
-        times.place for times in (before, after) if not any(call.copies_in or call.copies_out for call in times.calls)
-    ]
+    both = (before, after)
+    uncopied = [times.place for times in both if not any(call.copies_in or call.copies_out for call in times.calls)]
     if uncopied:
         why = f"no copies were timed in {' and '.join(uncopied)}: trtexec does with --includeDataTransfers"
         first = not_comparable(NOT_NAMED, latency, why)

@@ -1,24 +1,42 @@
-"""Read and write what the nightly runs found: files in git, which history/README.md explains."""
+"""What earlier runs left: their measurements, their engines, and the nights, which history/README.md explains."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import AwareDatetime, Field
+from ruamel.yaml.error import YAMLError
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.facts import PRECISIONS
-from enginewright.core.files import HISTORY, MACHINE, Record, new_file, sha256_of
+from enginewright.core.files import (
+    ENGINES,
+    HISTORY,
+    LOCK,
+    MACHINE,
+    MEASUREMENTS,
+    Record,
+    new_file,
+    scratch_folder,
+    sha256_of,
+)
 from enginewright.core.params.all import Params, overlay
+from enginewright.core.params.section import load_yaml
 from enginewright.engine.machine import Machine
-from enginewright.measure.changes import Identity, Measurements, Outcome
-from enginewright.measure.records import Ratio
+from enginewright.engine.record import RECORD, EngineRecord
+from enginewright.measure.records import Identity, Measurements, Outcome, Ratio
 
 NIGHTS, GOOD, GOOD_ENGINES, SETTING = "nights.jsonl", "good.json", "good-engines.json", "setting.json"
 GATE, FIRST = "gate", "first"  # verdicts besides outcomes: a threshold broke; there was no good run to compare with
+
+
+Kept = TypeVar("Kept", bound=Record)
 
 
 class Night(Record):
@@ -64,8 +82,7 @@ ALWAYS: dict[str, Any] = {
 
 
 def what_is_measured(params: Params) -> dict[str, Any]:
-    """Return the model, weights, samples and task, without defaults, so that a parameter of a later version does not
-    make others of them."""
+    """Return model, weights, samples and task without defaults, so that a later version's parameter changes none."""
     given = params.model_dump(mode="json", include=ALWAYS)
     overlay(given, params.model_dump(mode="json", exclude_defaults=True, include={*ALWAYS, "task"}))
     return given
@@ -94,52 +111,41 @@ class Setting(Record):
     @property
     def folder(self) -> str:
         """Return the folder's name, such as AMD-EPYC-2-cores-openvino-1a2b3c4d."""
-        machine = f"{self.machine.device_name} {self.machine.cores} cores {self.machine.runtime}"
-        readable = re.sub(r"[^A-Za-z0-9]+", "-", machine).strip("-")
+        readable = re.sub(r"[^A-Za-z0-9]+", "-", self._machine).strip("-")
         return f"{readable}-{sha256_of(self.model_dump(mode='json'))[:8]}"
 
     @property
     def title(self) -> str:
         model = ", ".join(str(value) for value in self.model.values() if value)
-        return f"{model} on {self.machine.device_name}, {self.machine.cores} cores, {self.machine.runtime}"
+        return f"{model} on {self._machine}"
+
+    @property
+    def _machine(self) -> str:
+        return f"{self.machine.device_name}, {self.machine.cores} cores, {self.machine.runtime}"
 
 
-def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return both, one level within the other."""
-    return one | {
-        name: _merged(one[name], value) if isinstance(value, dict) and isinstance(one.get(name), dict) else value
-        for name, value in other.items()
-    }
-
-
+@dataclass(frozen=True)
 class History:
     """The nights of one setting, and their good run: the measurements that each night is compared with."""
 
-    def __init__(self, folder: Path, setting: Setting) -> None:
-        self.folder, self.setting = folder, setting
+    folder: Path
+    setting: Setting
 
     @classmethod
     def here(cls, params: Params) -> Self:
-        """Return the history of this machine and of the project in this folder."""
         setting = Setting.of(Machine.read(MACHINE), params)
         return cls(HISTORY / setting.folder, setting)
 
     def nights(self) -> list[Night]:
         path = self.folder / NIGHTS
         lines = path.read_bytes().splitlines() if path.exists() else []
-        try:
-            return [Night.parse(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
-        except EnginewrightError as error:
-            raise EnginewrightError(f"{error}. Mend that line, or take the file back from git") from None
+        cure = "Mend that line, or take the file back from git"
+        return [_parsed(Night, line, f"{path}, line {number}", cure) for number, line in enumerate(lines, 1)]
 
     def good(self) -> Measurements | None:
         path = self.folder / GOOD
-        if not path.exists():
-            return None
-        try:
-            return Measurements.parse(path.read_bytes(), str(path))
-        except EnginewrightError as error:
-            raise EnginewrightError(f"{error}. Take the file back from git, or delete it to start again") from None
+        cure = "Take the file back from git, or delete it to start again"
+        return _parsed(Measurements, path.read_bytes(), str(path), cure) if path.exists() else None
 
     def append(self, nights: Iterable[Night]) -> None:
         self.setting.write(self.folder / SETTING)
@@ -156,16 +162,122 @@ class History:
 
 def read_history(root: Path) -> list[History]:
     """Return those with a night. A run may have been killed before it wrote the first, or somebody begins anew."""
-    histories = []
-    for path in sorted(root.glob(f"*/{SETTING}")):
-        try:
-            setting = Setting.parse(path.read_bytes(), str(path))
-        except EnginewrightError as error:
-            raise EnginewrightError(f"{error}. Take the file back from git") from None
-        histories.append(History(path.parent, setting))
+    cure, settings = "Take the file back from git", sorted(root.glob(f"*/{SETTING}"))
+    histories = [History(path.parent, _parsed(Setting, path.read_bytes(), str(path), cure)) for path in settings]
     return [history for history in histories if history.nights()]
 
 
+def _parsed(kind: type[Kept], content: bytes, origin: str, cure: str) -> Kept:
+    try:
+        return kind.parse(content, origin)
+    except EnginewrightError as error:
+        raise EnginewrightError(f"{error}. {cure}") from None
+
+
 def last_kept(nights: Sequence[Night]) -> Night | None:
-    """Return a line of the night that became the present good run."""
     return next((night for night in reversed(nights) if night.kept), None)
+
+
+def read_measurements(place: str) -> Measurements:
+    """Read the measurements in a reports folder, in a measurements.json, or in a git revision."""
+    path = Path(place)
+    if path.is_dir():
+        if not (path / MEASUREMENTS.name).exists():
+            raise EnginewrightError(f"{path} holds no {MEASUREMENTS.name}: give the reports folder of a finished run")
+        return Measurements.read(path / MEASUREMENTS.name)
+    if path.exists():
+        return _parsed(Measurements, path.read_bytes(), str(path), f"Reports are compared by their {MEASUREMENTS.name}")
+    shown = show_in_git(place, MEASUREMENTS)
+    if shown.returncode:
+        reason = (shown.stderr.decode(errors="replace").strip().splitlines() or ["git gives no reason"])[0]
+        raise EnginewrightError(f"{place} is no file, no folder, and no git revision with {MEASUREMENTS} ({reason})")
+    return Measurements.parse(shown.stdout, f"{place}:{MEASUREMENTS}")
+
+
+def show_in_git(revision: str, path: Path) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(["git", "show", "--end-of-options", f"{revision}:./{path}"], capture_output=True)
+
+
+@contextmanager
+def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
+    """Open the engines of a reports folder, a history's good run or a git revision: give their folders by precision."""
+    measured = {entry.precision: entry.validation.engine for entry in read_measurements(place).precisions}
+    path, hashes = Path(place), dict[str, str]()
+    if path.is_file():
+        hashes = _hashes_of_good_run(path)
+    elif not path.exists():
+        shown = show_in_git(place, LOCK)
+        if shown.returncode:
+            raise EnginewrightError(f"{place} has no {LOCK}, which would name its engines")
+        hashes = parse_hashes(shown.stdout, f"{place}:{LOCK}")
+    with scratch_folder() as scratch:
+
+        def find(precision: str) -> Path:
+            folder = (path.parent / ENGINES if path.is_dir() else scratch) / precision
+            if not path.is_dir():
+                _link_from_cache(hashes, place, folder)
+            elif not folder.is_dir():
+                raise EnginewrightError(f"{folder} is missing: run `dvc checkout` or `dvc repro` in that project")
+            if EngineRecord.read(folder / RECORD).identity != measured.get(precision):
+                raise EnginewrightError(
+                    f"the engine of {precision} that goes with {place} is not the one that was measured there: "
+                    "`dvc checkout` brings engines and reports together"
+                )
+            return folder
+
+        yield find
+
+
+def parse_hashes(lock: bytes, origin: str) -> dict[str, str]:
+    """Read DVC's hash of each engine's folder from the text of a dvc.lock, by precision."""
+    made = hashes_of_outs(lock, origin)
+    return {name.removeprefix("build@"): outs[0] for name, outs in made.items() if name.startswith("build@")}
+
+
+def hashes_of_outs(lock: bytes, origin: str) -> dict[str, list[str]]:
+    """Read DVC's hashes of what each stage made, which is at least one thing, but for the gate."""
+    try:
+        stages = load_yaml(lock)["stages"]
+        made = {name: [str(out["md5"]) for out in stage["outs"]] for name, stage in stages.items() if "outs" in stage}
+    except (YAMLError, LookupError, *UNREADABLE):
+        made = {"": []}
+    if not all(made.values()):
+        raise EnginewrightError(f"{origin} is not a lock file of DVC. Take it back from git")
+    return made
+
+
+def _hashes_of_good_run(good: Path) -> dict[str, str]:
+    path = good.with_name(GOOD_ENGINES)
+    if not path.exists():
+        raise EnginewrightError(
+            f"{good} has no {GOOD_ENGINES} beside it, which would name its engines: delete this good run, and the next "
+            "good night becomes the good run"
+        )
+    try:
+        return {str(name): str(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()}
+    except UNREADABLE:
+        raise EnginewrightError(f"{path} is damaged. Take the file back from git") from None
+
+
+def _link_from_cache(hashes: Mapping[str, str], place: str, folder: Path) -> None:
+    """Fill a folder, which has the name of a precision, with links to what DVC's cache has of that engine."""
+    from dvc.exceptions import NotDvcRepoError  # here: a light installation has no DVC
+    from dvc.repo import Repo
+    from dvc_data.hashfile.hash_info import HashInfo
+    from dvc_data.hashfile.tree import Tree
+    from dvc_objects.errors import ObjectFormatError
+
+    precision = folder.name
+    if precision not in hashes:
+        raise EnginewrightError(f"{place} has no engine of {precision}")
+    folder.mkdir()
+    try:
+        with Repo() as repo:
+            cache = repo.cache.local
+            for name, (_, file) in Tree.load(cache, HashInfo("md5", hashes[precision])).iteritems():
+                folder.joinpath(*name).symlink_to(Path(cache.oid_to_path(file.value)).resolve(strict=True))
+    except (NotDvcRepoError, ObjectFormatError, FileNotFoundError):
+        raise EnginewrightError(
+            f"the engine of {precision} that {place} had is not in DVC's cache here: it was made elsewhere, or "
+            "removed. `dvc repro` in that state makes it again"
+        ) from None

@@ -2,6 +2,7 @@
 samples with both results: then a drop has a far narrower interval than two metrics that are compared as strangers."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sized
 from statistics import NormalDist
 from typing import NamedTuple
@@ -18,7 +19,6 @@ Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 DRAWS = 1000
 DRAWN_AT_ONCE = 2**22  # weights in memory
 SEED = 0
-STEPS = 60  # halvings: more than the digits of a float
 GROUPS = 100  # of samples, left out in turn
 MOST_SAMPLES = 10**8
 
@@ -88,6 +88,7 @@ def share(count: int, total: int) -> Interval:
 def difference_of_shares(lost: float, gained: float, total: int) -> Interval:
     """Return the score interval of Tango (1998) around (lost - gained) / total, where `lost` samples were right only
     before and `gained` only after."""
+    from scipy.optimize import brentq  # here, as in `share`
 
     def score(difference: float) -> float:
         """Return by how many standard errors the count differs from what `difference` lets expect."""
@@ -97,15 +98,12 @@ def difference_of_shares(lost: float, gained: float, total: int) -> Interval:
         variance = total * (2 * gaining + difference * (1 - difference))
         return (lost - gained - total * difference) / math.sqrt(max(variance, 1e-300))
 
-    def where(distance: float, low: float, high: float) -> float:
-        """Return where the score, which falls, is at this distance."""
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if score(middle) > distance else (low, middle)
-        return (low + high) / 2
-
     observed = (lost - gained) / total
-    return Interval(low=where(Z, -1.0, observed), high=where(-Z, observed, 1.0))
+
+    def end(errors: float, limit: float) -> float:
+        return observed if observed == limit else brentq(lambda each: score(each) - errors, observed, limit)
+
+    return Interval(low=end(Z, -1.0), high=end(-Z, 1.0))
 
 
 class Estimate(NamedTuple):
@@ -162,15 +160,10 @@ def samples_needed(drop_at: At, limit: float, samples: int) -> int | None:
         drop = drop_at(total)
         return drop.high <= limit or drop.low > limit
 
-    enough = samples
-    while not tells(enough):
-        if (enough := 2 * enough) > MOST_SAMPLES:
-            return None
-    too_few = enough // 2 if enough > samples else enough
-    while enough - too_few > 1:
-        middle = (enough + too_few) // 2
-        enough, too_few = (middle, too_few) if tells(middle) else (enough, middle)
-    return enough
+    if tells(samples):
+        return samples
+    enough = bisect_left(range(MOST_SAMPLES), True, lo=samples, key=tells)
+    return enough if enough < MOST_SAMPLES else None
 
 
 def unsure_thresholds(agreement: Agreement | None, result: Result | None, limits: Thresholds) -> tuple[str, ...]:

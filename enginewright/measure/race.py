@@ -13,10 +13,9 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from pydantic import PositiveFloat
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import VALIDATION_SAMPLES, Record
+from enginewright.core.files import VALIDATION_SAMPLES
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import BenchmarkParams, InferenceParams
 from enginewright.data.feeds import Feeds
@@ -24,26 +23,16 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, read_engine
-from enginewright.engine.this_machine import describe_machine
-from enginewright.measure.changes import SIDE_BY_SIDE
-from enginewright.measure.comparison import SpeedChange, SpeedChanges, combine, standard_error
-from enginewright.measure.timing import (
-    Bind,
-    Factor,
-    Round,
-    Timings,
-    median_interval,
-    median_seconds,
-    race,
-    whole_machine,
-)
+from enginewright.engine.runtimes import describe_machine
+from enginewright.measure.comparison import SIDE_BY_SIDE, SpeedChange, SpeedChanges, combine, standard_error
+from enginewright.measure.records import EnginesRace, RacedPair
+from enginewright.measure.timing import Bind, Round, Timings, median_interval, median_seconds, race, whole_machine
 
 Open = Callable[[], AbstractContextManager[Bind]]
 
 
 @contextmanager
 def open_contender(folder: Path, machine: Machine, inference: InferenceParams) -> Iterator[Bind]:
-    """Open the engine in a folder, and return what binds feeds."""
     with open_engine(folder, machine, inference) as engine:
         yield engine.bind
 
@@ -51,8 +40,7 @@ def open_contender(folder: Path, machine: Machine, inference: InferenceParams) -
 def run_lap(
     openers: Mapping[str, Open], feeds: Sequence[Feeds], seconds: float, rng: np.random.Generator, label: str
 ) -> list[Timings]:
-    """Open contenders in this order and race them, with each of the feeds in turns. Return the timings by feeds. The
-    machine pace is ignored: it is the same for all."""
+    """Open contenders in this order and race them, with each of the feeds in turns, whatever the machine's pace is."""
     with ExitStack() as opened:
         binds = {name: opened.enter_context(open_one()) for name, open_one in openers.items()}
         points = [{name: bind(each) for name, bind in binds.items()} for each in feeds]
@@ -64,37 +52,6 @@ def run_lap(
 
 LAPS = 4
 COPY_NOISE = 0.014  # the standard deviation that the choice of copies leaves in the ratio of two in one lap
-
-
-class RacedPair(Record):
-    """How many times as fast `one` is as `other`."""
-
-    one: str
-    other: str
-    median: PositiveFloat
-    low: PositiveFloat
-    high: PositiveFloat
-
-
-class EnginesRace(Record):
-    """All engines beside each other at one batch size; race.json."""
-
-    batch: int
-    baseline: str
-    threads: int
-    confidence: float
-    rounds: int
-    milliseconds: dict[str, float]  # the median of each contender, with copies to a device and back
-    pairs: tuple[RacedPair, ...]  # any two contenders once
-    disturbed: tuple[str, ...] = ()  # what took the machine meanwhile
-
-    def times(self, one: str, other: str) -> Factor:
-        for pair in self.pairs:
-            if (pair.one, pair.other) == (one, other):
-                return Factor(pair.median, pair.low, pair.high)
-            if (pair.one, pair.other) == (other, one):
-                return Factor(1 / pair.median, 1 / pair.high, 1 / pair.low)
-        return Factor(1.0, 1.0, 1.0)
 
 
 def race_engines(

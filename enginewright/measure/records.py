@@ -1,7 +1,9 @@
 """The records of accuracy and speed, in the JSON of the stages reference, validate, benchmark and trace."""
 
+from enum import StrEnum
 from math import isnan
 from statistics import median
+from typing import NamedTuple, Self
 
 from pydantic import PositiveFloat
 
@@ -9,7 +11,7 @@ from enginewright.core.files import Record
 from enginewright.core.params.build import ONNXRUNTIME
 from enginewright.core.text import figure
 from enginewright.data.sample_set import Padding
-from enginewright.engine.gpu.nvml import GpuConditions
+from enginewright.engine.gpu import GpuConditions
 from enginewright.engine.machine import Machine, Moments
 from enginewright.engine.record import LayerTime
 
@@ -91,36 +93,29 @@ class Agreement(Record):
 
 
 class Spot(Record):
-    """A check of the engine at one batch size: `errors` against PyTorch, `drift` against its own full-set outputs, and
-    the task's metric over these samples, None if it was not measured."""
-
     batch: int
     samples: int
-    errors: Errors
-    metric: float | None
-    drift: float
+    errors: Errors  # against PyTorch
+    metric: float | None  # None if it was not measured
+    drift: float  # from its own outputs over the full set
 
 
 class Resized(Record):
-    """The errors of the engine against its graph at another image size."""
-
     sizes: dict[str, int]
     errors: Errors
 
 
 class Spread(Record):
-    """The distribution of errors over single images, as quantiles at `shares`: most images differ little, a few more.
-    `margin_kept` compares margins, the lead of PyTorch's answer over the next best class: the engine's margin divided
-    by PyTorch's. 1 is unchanged, below 0 is another answer. It is empty if answers have no margin."""
+    """The distribution of errors over single images, as quantiles at `shares`."""
 
     shares: tuple[float, ...]
     relative_error: tuple[float, ...]
-    margin_kept: tuple[float, ...]
+    margin_kept: tuple[
+        float, ...
+    ]  # how much of the lead of PyTorch's answer the engine keeps, below 0 if it has another
 
 
 class Validation(Record):
-    """The accuracy of one engine, and the thresholds that it broke."""
-
     precision: str
     task: str
     reference: str  # what made the reference outputs: PyTorch, or ONNX Runtime if the model is a user's ONNX file
@@ -147,7 +142,6 @@ class Validation(Record):
 
     @property
     def main(self) -> Result | None:
-        """Return the result that is judged, or None if it was not measured."""
         return self.results[0] if self.results else None
 
     @property
@@ -173,10 +167,7 @@ SAME_PACE = 1.15  # two readings are the same machine pace if the slower one tak
 
 class Latency(Record):
     """The times of one contender at one batch size, in milliseconds per batch, including copies to and from a device.
-    Only rounds at one machine pace count. `compute` is the median without the copies, by the device's own clock, or
-    None if nothing is copied. `spread` is the range of the middle half of the calls, as a share of the median;
-    `outliers` is the share of calls that took over twice the median. `warm_up_drift` is how much the last two windows
-    of the warm-up differed: more than WARM_UP_AGREEMENT if the time was up before they agreed."""
+    Only rounds at one machine pace count."""
 
     contender: str
     batch: int
@@ -184,10 +175,10 @@ class Latency(Record):
     p50: float
     p90: float
     p99: float
-    compute: float | None
-    spread: float
-    outliers: float
-    warm_up_drift: float
+    compute: float | None  # the median without the copies, by the device's own clock; None if nothing is copied
+    spread: float  # the range of the middle half of the calls, as a share of the median
+    outliers: float  # the share of calls that took over twice the median
+    warm_up_drift: float  # how much the last two windows of the warm-up differed
     images_per_second: float
 
 
@@ -204,10 +195,9 @@ class Ratio(Record):
 
 class MachinePace(Record):
     """The machine's speed during a race: the time of a fixed piece of work before and after each round. Only
-    rounds at the best common pace count, and the others are set aside. `microseconds` is None if the machine never kept
-    to one pace; then all rounds count."""
+    rounds at the best common pace count, and the others are set aside."""
 
-    microseconds: float | None
+    microseconds: float | None  # None if the machine never kept to one pace; then all rounds count
     rounds: int
     set_aside: int
 
@@ -224,13 +214,12 @@ class Throughput(Record):
 
 
 class Contention(Record):
-    """The processor time that a race could not have, counted in cores: busy in other programs, stolen by the host of a
-    virtual machine, or throttled by a container's quota. `cores` is how many cores the race could use."""
+    """The processor time that a race could not have, counted in cores."""
 
-    cores: int
-    others: float
-    stolen: float
-    throttled: float
+    cores: int  # that the race could use
+    others: float  # busy in other programs
+    stolen: float  # by the host of a virtual machine
+    throttled: float  # by a container's quota
 
 
 class PeakMemory(Record):
@@ -241,8 +230,7 @@ class PeakMemory(Record):
 
 
 class Isolated(Record):
-    """The memory of an engine in a process that holds nothing else, and all its calls there by batch size: none without
-    a GPU."""
+    """An engine in a process that holds nothing else: its memory and, on a GPU, all its calls by batch size."""
 
     memory: PeakMemory
     calls: dict[int, tuple[Moments, ...]]
@@ -251,6 +239,13 @@ class Isolated(Record):
     def compute(self) -> dict[int, float]:
         """Return the median milliseconds of the compute by batch size."""
         return {batch: 1000 * median(call.compute for call in calls) for batch, calls in self.calls.items()}
+
+
+class Energy(Record):
+    """The energy of the whole device for an image, idle draw included."""
+
+    joules: float | None  # None where the machine does not tell it,
+    source: str  # which then says why
 
 
 class AtSize(Record):
@@ -293,6 +288,88 @@ class Trace(Record):
     @property
     def milliseconds(self) -> float:
         return sum(layer.milliseconds for layer in self.layers)
+
+
+class Factor(NamedTuple):
+    """How many times as fast one contender is as another, with an interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+class RacedPair(Record):
+    one: str
+    other: str
+    median: PositiveFloat
+    low: PositiveFloat
+    high: PositiveFloat
+
+
+class EnginesRace(Record):
+    """All engines beside each other at one batch size; race.json."""
+
+    batch: int
+    baseline: str
+    threads: int
+    confidence: float
+    rounds: int
+    milliseconds: dict[str, float]  # the median of each contender, with copies to a device and back
+    pairs: tuple[RacedPair, ...]  # any two contenders once
+    disturbed: tuple[str, ...] = ()  # what took the machine meanwhile
+
+    def times(self, one: str, other: str) -> Factor:
+        for pair in self.pairs:
+            if (pair.one, pair.other) == (one, other):
+                return Factor(pair.median, pair.low, pair.high)
+            if (pair.one, pair.other) == (other, one):
+                return Factor(1 / pair.median, 1 / pair.high, 1 / pair.low)
+        return Factor(1.0, 1.0, 1.0)
+
+
+class Identity(Record):
+    """The facts of a machine that two runs must share."""
+
+    runtime: str
+    device_name: str
+    cores: int
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        return cls(**machine.model_dump(include=set(cls.model_fields)))
+
+
+class Measurement(Record):
+    precision: str
+    engine_bytes: int
+    files: dict[str, str]  # the hashes of the engine's files
+    executed_as_asked: float
+    asked_by: str = ""  # the hash of the graph; empty in a record of an earlier version
+    validation: Validation
+    benchmark: Benchmark
+
+
+class Measurements(Record):
+    machine: Machine
+    precisions: tuple[Measurement, ...]
+
+
+class Outcome(StrEnum):
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    NO_CHANGE = "no change"
+    CHANGED = "changed"  # as another graph asked for it: neither better nor worse
+    NOT_COMPARABLE = "not comparable"
+
+
+class Verdict(Record):
+    """The precision to ship, and for each precision the reasons why it fails, if it does."""
+
+    recommended: str | None
+    offered: str | None = None  # if the race cannot tell which precision is the fastest,
+    doubt: str = ""  # and why it cannot
+    failures: dict[str, tuple[str, ...]]
+    unsure: dict[str, tuple[str, ...]]  # what fails only because the samples are too few to be sure, where one must be
 
 
 def baseline_title(baseline: str) -> str:

@@ -27,6 +27,7 @@ from enginewright.measure.records import (
     WARM_UP_AGREEMENT,
     Benchmark,
     Contention,
+    Factor,
     Ratio,
     baseline_title,
 )
@@ -47,32 +48,17 @@ class Call(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The turns of all contenders in one round, and the machine pace meanwhile: the seconds of a fixed piece of work,
-    fewer on a faster machine. See contenders.py."""
-
-    turns: Mapping[str, list[Call]]
-    pace: float
-
-
-class Factor(NamedTuple):
-    """How many times as fast one contender is as another, with an interval."""
-
-    median: float
-    low: float
-    high: float
+    turns: Mapping[str, list[Call]]  # of all contenders
+    pace: float  # of the machine meanwhile: the seconds of a fixed piece of work, as contenders.py has it
 
 
 class WarmUp(NamedTuple):
-    """The seconds of one call at the end of a warm-up, and the share by which its last two windows differed."""
-
-    seconds: float
-    drift: float
+    seconds: float  # of one call at its end
+    drift: float  # the share by which its last two windows differed
 
 
 @dataclass(frozen=True)
 class Timings:
-    """All rounds of one point, and how each contender's warm-up ended."""
-
     rounds: Sequence[Round]
     warm_ups: Mapping[str, WarmUp] = field(default_factory=dict)
 
@@ -85,12 +71,10 @@ class Timings:
         return np.array([median_seconds(one) / median_seconds(other) for one, other in turns])
 
     def factor(self, contender: str, baseline: str, confidence: float, rng: np.random.Generator) -> Factor:
-        """Return how many times as fast the contender is: the median over rounds, with its interval."""
         ratios = self.ratios(baseline, contender)
         return Factor(float(np.median(ratios)), *median_interval(ratios, confidence, rng))
 
     def at_pace(self, pace: float) -> "Timings":
-        """Return the rounds at this machine pace only."""
         return replace(self, rounds=[each for each in self.rounds if pace <= each.pace <= SAME_PACE * pace])
 
 
@@ -128,8 +112,7 @@ def race(
 
 
 def rounds_missing(done: Sequence[Sequence[Round]], enough: Sequence[int]) -> list[int]:
-    """Return how many rounds each point still lacks at the best pace so far. A round on a slower machine is made up for
-    by another one, up to twice the number that is enough."""
+    """Return how many rounds each point lacks at the best pace so far, up to twice as many as are enough."""
     best = min((each.pace for rounds in done for each in rounds), default=0.0)
     counts = [(len(Timings(rounds).at_pace(best).rounds), len(rounds)) for rounds in done]
     return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(enough, counts, strict=True)]
@@ -164,9 +147,8 @@ def take_round(point: Point, seconds: float, read_pace: Callable[[], float], rng
 
 
 def take_turn(contender: Contender, seconds: float) -> list[Call]:
-    """Time calls for the seconds of a turn, after one that is not counted. The first call pays for the caches and
-    threads that the contender before left. If it also prepares a new shape, it can take the whole turn; so the counted
-    calls get at least half a turn."""
+    """Time calls for the seconds of a turn, after one that pays for the caches and threads that the contender before
+    left. If that one also prepares a new shape, it can take the whole turn; so the others get at least half a turn."""
     started = time.perf_counter()
     contender()
     deadline = max(started + seconds, time.perf_counter() + seconds / 2)
@@ -195,7 +177,6 @@ def median_seconds(calls: Sequence[Call]) -> float:
 
 
 def median_interval(values: NDArray[np.float64], confidence: float, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the median."""
     resampled = np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1)
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
@@ -206,8 +187,7 @@ NAME = "enginewright-timing.lock"  # the same for all users and projects of the 
 
 @contextmanager
 def whole_machine(who: str) -> Iterator[None]:
-    """Wait until nothing else of Enginewright is timed on this machine: two races would slow each other. The lock ends
-    with the process, however it ends."""
+    """Wait until nothing else of Enginewright is timed on this machine. The lock ends with the process in any case."""
     path = Path(tempfile.gettempdir()) / NAME
     try:  # Linux refuses O_CREAT for a file of another user in /tmp
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
@@ -269,16 +249,9 @@ def contention_problems(contention: Contention, threads: int) -> list[str]:
 # A virtual machine with two cores that nothing else used stayed within these limits.
 WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS, STEADY_CLOCK = 0.1, 0.15, 0.05, 0.95
 
-# A slow or busy machine changes ratios by less than this factor, all batch sizes together: the ratios of four runs of
-# one engine were at most 1.2 times apart.
+# A slow or busy machine changes ratios by less, all batch sizes together: those of four runs of one engine were at most
+# 1.2 times apart.
 LARGEST_MACHINE_EFFECT = 1.5
-
-
-class BrokenLimit(NamedTuple):
-    """A noise limit that some timings broke: the sentence that says so, and how many times the limit they reach."""
-
-    sentence: str
-    factor: float
 
 
 def machine_problems(timed: Benchmark) -> list[str]:
@@ -291,11 +264,11 @@ def machine_problems(timed: Benchmark) -> list[str]:
     return found
 
 
-def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[BrokenLimit]:
-    """Return the limits that the interval of a ratio breaks, or the calls of its two sides."""
+def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[str]:
+    """Return a sentence for each limit that the interval of a ratio breaks, or the calls of its two sides."""
     title = baseline_title(ratio.baseline)
     interval = (ratio.high - ratio.low) / ratio.median
-    found = [BrokenLimit(f"the interval of the ratio to {title} is {interval:.0%} of it", interval / WIDEST_INTERVAL)]
+    found = [(f"the interval of the ratio to {title} is {interval:.0%} of it", interval > WIDEST_INTERVAL)]
     owners = {ENGINE: "the engine's", ratio.baseline: f"{title}'s"}
     for side in benchmark.latencies:
         if side.batch == ratio.batch and (owner := owners.get(side.contender)):
@@ -303,8 +276,8 @@ def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[BrokenLimit]:
             slow = f"{side.outliers:.0%} of {owner} calls took over twice as long as most"
             unsettled = f"{owner} warm-up had not settled: its last two windows differed by {side.warm_up_drift:.0%}"
             found += [
-                BrokenLimit(scatter, side.spread / WIDEST_SPREAD),
-                BrokenLimit(slow, side.outliers / MOST_OUTLIERS),
-                BrokenLimit(unsettled, side.warm_up_drift / WARM_UP_AGREEMENT),
+                (scatter, side.spread > WIDEST_SPREAD),
+                (slow, side.outliers > MOST_OUTLIERS),
+                (unsettled, side.warm_up_drift > WARM_UP_AGREEMENT),
             ]
-    return [limit for limit in found if limit.factor > 1]
+    return [sentence for sentence, is_broken in found if is_broken]

@@ -1,6 +1,6 @@
-"""Compare the outputs of PyTorch, of the typed graph and of the engine for the same samples. Errors of the quantization
-and of the compiler look alike from outside. The graph, run without an optimizer, tells them apart: its error against
-PyTorch comes from the precision, the engine's error against the graph from the compiler."""
+"""Compare the outputs of PyTorch, of the typed graph and of the engine for the same samples. The graph, run without an
+optimizer, tells their errors apart: its error against PyTorch comes from the precision, the engine's against the graph
+from the compiler."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -13,7 +13,7 @@ from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import ENDS, Range, ValidationParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data.feeds import Outputs, Run
-from enginewright.data.run_all import OutputsOf, run_all
+from enginewright.data.run_all import OutputsOf, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet, padding_of
 from enginewright.engine.engine import Engine
 from enginewright.measure.agreement import (
@@ -33,10 +33,11 @@ from enginewright.tasks.task import Task
 
 
 class Expected(NamedTuple):
-    """Holds the samples, and what an engine should return for them: what the source model did."""
+    """Holds the samples, what an engine should return for them, and how far from that it may be."""
 
     samples: SampleSet
-    outputs: Outputs
+    outputs: Outputs  # of the source model
+    limits: Thresholds
     made_by: str = PYTORCH
     by_chance: bool = False  # whether these answers are no better for their own samples than for others
     doubt: str | None = None  # on how the samples are prepared
@@ -46,7 +47,6 @@ def validate_engine(
     engine: Engine,
     run_graph: Run,
     expected: Expected,
-    limits: Thresholds,
     params: ValidationParams,
     examples: Path | None = None,
     elsewhere: Sequence[OutputsOf | None] = (None, None),
@@ -54,12 +54,12 @@ def validate_engine(
     """Validate an engine against what is expected, and against its graph, as `run_graph` runs it without an optimizer.
     Draw samples on which they differ into the folder `examples`. `elsewhere` has what runs graph and engine over the
     whole set on other machines."""
-    samples, reference, record = expected.samples, expected.outputs, engine.record
+    samples, reference, limits, record = expected.samples, expected.outputs, expected.limits, engine.record
     known, sizes, kind = samples.manifest, record.profile.batch, samples.manifest.kind
     task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
     task = task.knowing(samples.truth, np.arange(len(samples)))
     graph, compiled = (
-        run_all(run, samples, sizes.max, sizes.min > 1, f"{record.precision}, the {name}", outputs=there)
+        run_all(there or outputs_here(run), samples, sizes.max, sizes.min > 1, f"{record.precision}, the {name}")
         for name, run, there in zip(("graph", "engine"), (run_graph, engine.run), elsewhere, strict=True)
     )
     results = measure(task, (reference, graph, compiled), samples.truth, limits)
@@ -75,8 +75,7 @@ def validate_engine(
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
     broken = [
         *broken_thresholds(engine_errors, agreement, judged, limits, doubt, params.must_be_sure),
-        *_broken_at_batches(spots, limits),
-        *_broken_at_sizes(other_sizes, limits),
+        *_broken_elsewhere(spots, other_sizes, limits.relative_error),
     ]
     if params.must_know and expected.by_chance:
         broken.insert(
@@ -122,7 +121,7 @@ def check_spot(engine: Engine, expected: Expected, compiled: Outputs, batch: int
     """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
     samples = expected.samples
     chosen = np.arange(max(1, min(count, len(samples)) // batch) * batch) % len(samples)
-    found = run_all(engine.run, samples, batch, False, f"at batch {batch}", chosen)
+    found = run_all(outputs_here(engine.run), samples, batch, False, f"at batch {batch}", chosen)
     against_pytorch, against_whole = (
         compare(*task.comparable({name: values[chosen] for name, values in each.items()}, found))
         for each in (expected.outputs, compiled)
@@ -144,20 +143,16 @@ def _check_sizes(engine: Engine, run_graph: Run, samples: SampleSet, task: Task)
     return tuple(checks)
 
 
-def _broken_at_batches(spots: Iterable[Spot], limits: Thresholds) -> Iterator[str]:
-    """Yield a sentence for each batch size that changes the outputs. The metric has no limit: too few images."""
+def _broken_elsewhere(spots: Iterable[Spot], resized: Iterable[Resized], limit: float) -> Iterator[str]:
+    """Yield a sentence for each batch size that changes the outputs, and each size at which engine and graph differ."""
     for spot in spots:
         if spot.errors.nonfinite:
             yield f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite"
-        elif not spot.drift <= limits.relative_error:
+        elif not spot.drift <= limit:
             yield f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set"
-
-
-def _broken_at_sizes(checks: Iterable[Resized], limits: Thresholds) -> Iterator[str]:
-    """Yield a sentence for each size at which the engine and its graph differ."""
-    for check in checks:
+    for check in resized:
         where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
         if check.errors.nonfinite:
             yield f"at {where} {check.errors.nonfinite} outputs are NaN or infinite"
-        elif not check.errors.relative <= limits.relative_error:
+        elif not check.errors.relative <= limit:
             yield f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import onnx
 import onnx_ir as ir
@@ -24,6 +24,7 @@ from enginewright.model.exporter_defects import (
     bags_in_parts,
     give_way_to_outputs,
     lengths_that_vary,
+    pools_as_means,
     quiet_exporter,
     without_traces,
 )
@@ -71,7 +72,7 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
     shapes = {"arrays": tuple({n: dims[axis] for n, axis in axes.items() if axis in dims} for axes in varying)}
     settings: dict[str, Any] = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
     settings |= {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
-    with lengths_that_vary(model), bags_in_parts():
+    with lengths_that_vary(model), bags_in_parts(), pools_as_means():
         program = _export(wrapped, arrays, settings)
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
         raise EnginewrightError(
@@ -96,21 +97,15 @@ def _require_sizes_that_vary(model: ir.Model, dims: dict[str, dict[int, Any]]) -
 
 
 def _export(wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], settings: dict[str, Any]) -> torch.onnx.ONNXProgram:
-    shapes, program, trace = settings["dynamic_shapes"], None, ""
     try:
         with quiet_exporter():
-            program = torch.onnx.export(wrapped, arrays, **settings)
+            return cast(torch.onnx.ONNXProgram, torch.onnx.export(wrapped, arrays, **settings))
     except torch.onnx.errors.OnnxExporterError as error:
+        trace = ""
         with quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
-            traced = torch.export.export(wrapped, arrays, dynamic_shapes=shapes, strict=False).run_decompositions()
-            trace = _stack_trace(error, traced)  # the user's line, which the error does not tell
-            # Attention as one operator has another layout than in PyTorch, and T5 takes a view of it. Parts export.
-            program = torch.onnx.export(traced, arrays, **settings)
-        if program is None:
-            raise EnginewrightError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
-    if program is None:
-        raise EnginewrightError("the model cannot be exported to ONNX: PyTorch returned no program")
-    return program
+            traced = torch.export.export(wrapped, arrays, dynamic_shapes=settings["dynamic_shapes"], strict=False)
+            trace = _stack_trace(error, traced.run_decompositions())  # the user's line, which the error does not tell
+        raise EnginewrightError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
 
 
 def open_exported(path: Path, name: str) -> Any:

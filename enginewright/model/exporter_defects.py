@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from inspect import signature
 from typing import Any
+from unittest.mock import patch
 
 import onnx
 import onnx_ir as ir
@@ -23,11 +24,12 @@ from enginewright.model.checkpoint import call_model
 
 class ByPosition(nn.Module):
     """The model with its inputs by position, as the guards on those by name read a variable that does not exist. Its
-    result is a plain tuple, so that there are as many outputs as names."""
+    result is a plain tuple, so that there are as many outputs as names. Its weights are constants: PyTorch lays out
+    what an attention with a learned mask returns in another way if it may be trained, and T5 takes a view of it."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.names = model.requires_grad_(False), names
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs = call_model(self.model, dict(zip(self.names, arrays, strict=True))).values()
@@ -81,11 +83,21 @@ def bags_in_parts() -> Iterator[None]:
         total: torch.Tensor = (rows * counted).sum(1)
         return total if settings["mode"] == "sum" else total / counted.sum(1).clamp(min=1)
 
-    functional.embedding_bag = bag
-    try:
+    with patch.object(functional, "embedding_bag", bag):
         yield
-    finally:
-        functional.embedding_bag = whole
+
+
+@contextmanager
+def pools_as_means() -> Iterator[None]:
+    """Pool whole images by a mean. Where channels come last, as in ConvNeXt and Swin, the exporter writes a Gather of
+    each element behind it, in float32 and with casts around it in other types, since its indices are large numbers."""
+    pool = functional.adaptive_avg_pool2d
+
+    def mean(image: torch.Tensor, size: Any) -> torch.Tensor:
+        return image.mean((-2, -1), keepdim=True) if size in (1, (1, 1), [1, 1]) else pool(image, size)
+
+    with patch.object(functional, "adaptive_avg_pool2d", mean):
+        yield
 
 
 def give_way_to_outputs(model: ir.Model) -> None:

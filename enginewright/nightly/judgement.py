@@ -5,9 +5,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from enginewright.measure.changes import Change, Measurements, Outcome, not_comparable
-from enginewright.measure.comparison import SpeedChanges, common_precisions, compare_runs, same_versions
+from enginewright.measure.comparison import (
+    Change,
+    SpeedChanges,
+    common_precisions,
+    compare_runs,
+    not_comparable,
+    same_versions,
+)
 from enginewright.measure.history import History
+from enginewright.measure.records import Measurements, Outcome
 
 
 class Status(IntEnum):

@@ -22,11 +22,10 @@ from enginewright.core.files import LOCK, MEASUREMENTS, SUMMARY, VERDICT, templa
 from enginewright.core.params.all import Params
 from enginewright.core.process import start_dvc
 from enginewright.core.text import confidence
-from enginewright.measure.changes import SIDE_BY_SIDE, Change, Measurements, Outcome, Verdict, conclusion
-from enginewright.measure.comparison import SpeedChanges
-from enginewright.measure.earlier_engines import engines_of, parse_hashes
-from enginewright.measure.history import GOOD, History, Night, last_kept
+from enginewright.measure.comparison import SIDE_BY_SIDE, Change, SpeedChanges, conclusion
+from enginewright.measure.history import GOOD, History, Night, engines_of, last_kept, parse_hashes
 from enginewright.measure.race import race_runs
+from enginewright.measure.records import Measurements, Outcome, Verdict
 from enginewright.nightly.judgement import Found, Judgement, Status, judge
 from enginewright.report.tables import as_markdown
 

@@ -44,7 +44,8 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
     arrays = {
         name: np.load(paths.reference / output_file(number), mmap_mode="r") for number, name in enumerate(known.outputs)
     }
-    expected = Expected(SampleSet.open(paths.validation), arrays, known.made_by, known.by_chance, known.doubt)
+    samples, limits = SampleSet.open(paths.validation), params.precisions[precision].thresholds
+    expected = Expected(samples, arrays, limits, known.made_by, known.by_chance, known.doubt)
     with (
         open_cluster(params.cluster) as cluster,
         open_engine(paths.engine, here, params.inference) as loaded,
@@ -55,7 +56,6 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
             loaded,
             run_as_written(paths.converted / "model.onnx"),
             expected,
-            params.precisions[precision].thresholds,
             params.validation,
             unfinished,
             (

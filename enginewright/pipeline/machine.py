@@ -15,7 +15,7 @@ from enginewright.core.user_files import (
     user_plugins,
 )
 from enginewright.engine.machine import target_of
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import users_code
 from enginewright.pipeline.dependencies import code_of_stages, write_parameters

@@ -9,7 +9,7 @@ import numpy as np
 from enginewright.core.facts import PYTORCH
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
-from enginewright.data.run_all import outputs_on, run_all
+from enginewright.data.run_all import outputs_here, outputs_on, run_all
 from enginewright.data.sample_set import SampleSet, checked_feeds, output_file, varying_axes
 from enginewright.graph.as_written import run_graph
 from enginewright.graph.choose_boxes import FILE as BOXES
@@ -92,7 +92,7 @@ def reference(params: Params, weights: Path, validation: Path, reference: Path) 
     with open_cluster(params.cluster) as cluster:
         elsewhere = outputs_on(model_work(weights), cluster) if cluster else None
         run = open_source_model(weights)
-        outputs = run_all(run, samples, sizes.nearest(BATCH), whole, "reference", outputs=elsewhere)
+        outputs = run_all(elsewhere or outputs_here(run), samples, sizes.nearest(BATCH), whole, "reference")
     known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     outputs = task.as_engine(outputs)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_folder, write_text
 from enginewright.core.params.all import Params
-from enginewright.measure.changes import Measurements, Verdict
 from enginewright.measure.history import read_history
+from enginewright.measure.records import Measurements, Verdict
 from enginewright.report.evidence import Places, gather_background, gather_findings
 from enginewright.report.metrics import latency_rows, metrics, tradeoff_rows
 from enginewright.report.page.pictures import gather_examples, trend_rows, write_pictures

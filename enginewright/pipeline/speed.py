@@ -16,21 +16,22 @@ from enginewright.core.params.build import EAGER, ONNXRUNTIME, Baseline, Inferen
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine
-from enginewright.engine.gpu.nvml import GpuSampler
+from enginewright.engine.gpu import GpuSampler
 from enginewright.engine.machine import Machine, differences
 from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
 from enginewright.measure.benchmark import (
     RAW_COLUMNS,
     Race,
     engine_throughput,
-    measure_engine_isolated,
+    isolated,
+    measure_engine,
     quoted_batch,
     race_contenders,
     race_over_sizes,
     raw_rows,
     with_tuned_batches,
 )
-from enginewright.measure.contenders import open_baseline, pace_meter, pytorch_peak_memory, require_possible
+from enginewright.measure.contenders import measure_pytorch, open_baseline, pace_meter, require_possible
 from enginewright.measure.exported_times import FILE, write_exported_times
 from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark, Isolated
@@ -60,11 +61,12 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
     with whole_node(f"benchmark, {precision}", params.cluster), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         largest = samples.cycled(max(asked.batches))
-        isolated = measure_engine_isolated(paths.engine, paths.machine, paths.validation, inference, asked, largest)
-        peak_memory = {ENGINE: isolated.memory}
+        places = paths.engine, paths.machine, paths.validation
+        alone = isolated(measure_engine, largest, *places, inference, asked)
+        peak_memory = {ENGINE: alone.memory}
         if asked.baselines != (ONNXRUNTIME,):
             tf32, threads = record.build.tf32, inference.threads
-            peak_memory[EAGER] = pytorch_peak_memory(paths.weights, tf32, largest, threads, here.device)
+            peak_memory[EAGER] = isolated(measure_pytorch, largest, paths.weights, tf32, threads, here.device)
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:
             first = samples.cycled(asked.batches[0])
@@ -84,12 +86,12 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             throughput=engine_throughput(paths.engine, here, inference, samples, asked),
             contention=contention_watch.contention,
             peak_memory=peak_memory,
-            isolated_compute=isolated.compute,
+            isolated_compute=alone.compute,
             gpu=sampler.conditions() if sampler else None,
             pytorch=torch.__version__,
             sizes=sizes,
         )
-    _write(paths.report, summary, race, isolated, sampler)
+    _write(paths.report, summary, race, alone, sampler)
     for ratio in summary.ratios:
         interval = f"({ratio.low:.2f} to {ratio.high:.2f})"
         print(f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} {interval}")

@@ -15,20 +15,21 @@ from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, read_refusal
 from enginewright.engine.tools import Tools
 from enginewright.graph.simplify import Simplification
-from enginewright.measure.changes import Measurement
-from enginewright.measure.race import EnginesRace
 from enginewright.measure.records import (
     ENGINE,
     RUNS_FOR_P99,
     SAME_PACE,
     Benchmark,
+    EnginesRace,
+    Factor,
     Latency,
+    Measurement,
     Ratio,
     Throughput,
     Trace,
     Validation,
 )
-from enginewright.measure.timing import WIDEST_INTERVAL, Factor, broken_limits, machine_problems
+from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_problems
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms
 from enginewright.precision.floats import Conversion, Left
@@ -149,7 +150,7 @@ class Findings:
 
     def why_noisy(self, entry: Evidence, ratio: Ratio) -> list[str]:
         """Return why this ratio of a precision is noisy; nothing if it is not."""
-        return [broken.sentence for broken in broken_limits(ratio, entry.benchmark)] + self.machine_reasons(entry)
+        return broken_limits(ratio, entry.benchmark) + self.machine_reasons(entry)
 
     def machine_reasons(self, entry: Evidence) -> list[str]:
         """Return what was wrong with the machine while this precision was timed, at any batch size."""

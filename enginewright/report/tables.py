@@ -8,8 +8,7 @@ import pandas as pd
 from enginewright.core.params.build import EAGER
 from enginewright.core.text import counted, file_size, first_few
 from enginewright.engine.machine import Machine
-from enginewright.measure.records import ENGINE, LAUNCHED, PeakMemory, Ratio, Validation, baseline_title
-from enginewright.measure.timing import Factor
+from enginewright.measure.records import ENGINE, LAUNCHED, Factor, PeakMemory, Ratio, Validation, baseline_title
 from enginewright.precision.records import Mix, Rescue, errors_in_words
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
 from enginewright.report.verdict import verdict_on

@@ -13,10 +13,8 @@ from enginewright.core.files import HISTORY, LOCK, Record, sha256, sha256_of
 from enginewright.core.params.all import Params
 from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
 from enginewright.engine.machine import Machine
-from enginewright.measure.earlier_engines import hashes_of_outs
-from enginewright.measure.energy import Energy
-from enginewright.measure.history import what_is_measured
-from enginewright.measure.records import Result
+from enginewright.measure.history import hashes_of_outs, what_is_measured
+from enginewright.measure.records import Energy, Result
 from enginewright.targets.file import Fleet, Name
 
 FOLDER = HISTORY / "fleet"

@@ -14,8 +14,8 @@ from enginewright.core.errors import EnginewrightError, sentence_of
 from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, VERDICT
 from enginewright.core.params.all import Params
 from enginewright.core.process import end_with_parent, start_dvc
-from enginewright.measure.changes import Verdict
-from enginewright.measure.energy import engine_energy
+from enginewright.measure.benchmark import engine_energy
+from enginewright.measure.records import Verdict
 from enginewright.report.evidence import Evidence, Places, gather_findings, known_p99
 from enginewright.report.verdict import caveats, verdict_on
 from enginewright.targets.answer import Answer, Measured, Speed

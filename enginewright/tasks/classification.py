@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from enginewright.core.facts import LABELLED
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import counted
-from enginewright.data.errors import TINY, blocks, finite
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import TINY, Outputs, blocks, finite
 from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, mean
 
 TOP = 5

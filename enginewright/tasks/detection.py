@@ -124,13 +124,13 @@ class Detection(Task):
             case "end_to_end":
                 return columns == 6 and not (isinstance(rows, int) and rows > MOST_AT_THE_END)
             case "yolov8":
-                return _counts(rows, classes and classes + 4, 5) and not (not classes and _more(rows, columns))
+                return _has_size(rows, classes and classes + 4, 5) and not (not classes and _more(rows, columns))
             case "yolov5":
-                return _counts(columns, classes and classes + 5, 6) and not (not classes and _more(columns, rows))
+                return _has_size(columns, classes and classes + 5, 6) and not (not classes and _more(columns, rows))
             case "detr":
-                return _counts(columns, classes and classes + 1, 2)
+                return _has_size(columns, classes and classes + 1, 2)
             case _:
-                return _counts(columns, classes, 1)
+                return _has_size(columns, classes, 1)
 
     def misfit(self, shapes: Shapes, truth: Truth | None) -> str | None:
         if self._asked == NO_SCORES:
@@ -318,7 +318,7 @@ def _same(one: object, other: object) -> bool:
     return one == other or not (isinstance(one, int) and isinstance(other, int))
 
 
-def _counts(size: object, expected: int, least: int) -> bool:
+def _has_size(size: object, expected: int, least: int) -> bool:
     """Tell whether an axis has the wanted size, or at least the least one if none is known."""
     return isinstance(size, int) and (size == expected if expected else size >= least)
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.facts import Known
-from enginewright.data.errors import TINY, finite
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import TINY, Outputs, finite
 from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
 
 NEIGHBOURS = 10

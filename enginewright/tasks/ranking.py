@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.facts import Known
-from enginewright.data.errors import finite
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, finite
 from enginewright.tasks.embedding import SPEARMAN
 from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, mean
 

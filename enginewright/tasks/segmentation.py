@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import IGNORED, Known
 from enginewright.core.params.samples import Preprocessing
-from enginewright.data.errors import blocks, finite
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, blocks, finite
 from enginewright.tasks.classification import name_of
 from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
 

@@ -45,7 +45,7 @@ from enginewright.data.preprocessing import prepare
 from enginewright.data.sample_set import Manifest, PreparedTexts
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes.onnxruntime_session import CHANNELS_LAST, write_layout
+from enginewright.engine.runtimes.onnxruntime import CHANNELS_LAST, write_layout
 from enginewright.graph.interface import Interface, TensorSpec
 
 TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"
@@ -56,7 +56,7 @@ from pathlib import Path
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.machine import target_of
 onnx, build, manifest, folder, described, *tokenizer = sys.argv[1:]
 machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)

@@ -26,7 +26,7 @@ from enginewright.data.sample_set import MANIFEST, Manifest, PreparedTexts, Samp
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O0"]
 BATCH = Range(min=2, opt=2, max=4)

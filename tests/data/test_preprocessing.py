@@ -6,7 +6,7 @@ from PIL import Image
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.samples import Preprocessing
-from enginewright.data.preprocessing import normalize, pixels_of, prepare, read_pixels
+from enginewright.data.preprocessing import normalize, pixels_of, prepare
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
@@ -181,8 +181,8 @@ def test_a_strip_that_would_fill_the_memory_is_refused_by_name(tmp_path):
     with pytest.raises(
         EnginewrightError, match=r"strip\.png: 1 by 20000 pixels are too long a strip .* side to 224; take"
     ):
-        read_pixels(tmp_path / "strip.png", how(224, 224))
-    assert read_pixels(tmp_path / "strip.png", how(224, 224, resize_mode="pad")).shape == (3, 224, 224)
+        prepare(tmp_path / "strip.png", how(224, 224))
+    assert prepare(tmp_path / "strip.png", how(224, 224, resize_mode="pad")).shape == (3, 224, 224)
 
 
 def test_one_pixel_is_enlarged():

@@ -6,7 +6,7 @@ from support.texts import texts, write_tokenizer
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.samples import SamplesParams
-from enginewright.data.run_all import run_all
+from enginewright.data.run_all import outputs_here, run_all
 from enginewright.data.sample_set import SampleSet, padding_of
 from enginewright.data.sources.tables import Texts
 from enginewright.data.splits import write_split
@@ -34,7 +34,7 @@ def model(feeds):
 def test_outputs_come_in_the_order_of_the_texts_with_zeros_for_padding(tmp_path, monkeypatch, whole, multiple_of):
     monkeypatch.chdir(tmp_path)
     samples = sample_set(tmp_path, multiple_of=multiple_of)
-    found = run_all(model, samples, 4, whole)
+    found = run_all(outputs_here(model), samples, 4, whole)
     assert found["states"].shape == (21, 16, 3)
     for place, length in enumerate(samples.lengths):
         alone = model(samples.read_at(np.array([place])))
@@ -44,14 +44,15 @@ def test_outputs_come_in_the_order_of_the_texts_with_zeros_for_padding(tmp_path,
         if multiple_of == 4:
             assert not found["pairs"][place, :, length:].any()
     chosen = np.array([3, 20, 3])
-    again = run_all(model, samples, 2, whole, chosen=chosen)["vector"]
+    again = run_all(outputs_here(model), samples, 2, whole, chosen=chosen)["vector"]
     assert np.array_equal(again, found["vector"][chosen])
 
 
 def test_outputs_of_other_samples_than_were_asked_for_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    one = outputs_here(lambda feeds: {"vector": model(feeds)["vector"][None]})
     with pytest.raises(EnginewrightError, match="output vector has 1 rows for 4 samples"):
-        run_all(lambda feeds: {"vector": model(feeds)["vector"][None]}, sample_set(tmp_path), 4, whole=True)
+        run_all(one, sample_set(tmp_path), 4, whole=True)
 
 
 def test_batches_by_length_pad_less(tmp_path):

@@ -10,7 +10,7 @@ from support.errors import error_of
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Axis, Profile, Range
 from enginewright.data.preprocessing import normalize
-from enginewright.data.run_all import run_all
+from enginewright.data.run_all import outputs_here, run_all
 from enginewright.data.sample_set import SampleSet, checked_feeds, input_file, varying_axes
 
 
@@ -61,7 +61,7 @@ def test_outputs_come_in_order_without_those_that_fill_up_the_last_batch(samples
         seen.append(len(feeds["input"]))
         return {"sums": feeds["input"].sum(axis=(2, 3)), "count": np.full(len(feeds["input"]), len(seen))}
 
-    found = run_all(answers, samples, 4, True, "test")
+    found = run_all(outputs_here(answers), samples, 4, True, "test")
     images = samples.read_at(np.arange(len(samples)))["input"]
     assert np.array_equal(found["sums"], images.sum(axis=(2, 3)))
     assert found["count"].tolist() == [1 + index // 4 for index in range(len(samples))]
@@ -74,7 +74,7 @@ def test_outputs_whose_size_depends_on_values_are_refused(samples):
         return {"boxes": np.zeros((len(feeds["input"]), 1 + int(feeds["input"].argmax()) % 2))}
 
     with pytest.raises(EnginewrightError) as caught:
-        run_all(found, samples, 1, False, "test")
+        run_all(outputs_here(found), samples, 1, False, "test")
     assert re.fullmatch(
         r"output boxes has the shape \([12],\) for some samples and \([12],\) for others of the same size: "
         "what depends on their values cannot be compared; return it before it is selected",

@@ -13,6 +13,46 @@ from support.warm_python import warm_python
 PATCHES = sorted((ROOT / "tests/contributing").glob("*.patch"))
 COPIED = ("enginewright", "stages", "tools", "docs", "params.yaml", "dvc.yaml", "pyproject.toml")
 WHAT_IT_DOES = {
+    "task": """
+import numpy as np
+from sklearn.metrics import f1_score
+from enginewright.core.params.all import Params
+from enginewright.tasks.choose import task_of
+params = Params.model_validate({"task": "multilabel", "weights": {"source": "data/weights/some.pt"}})
+task = task_of(params.task, class_names=("red", "round", "small"))
+rng = np.random.default_rng(0)
+outputs, truth = {"scores": rng.normal(size=(50, 3))}, rng.integers(0, 2, (50, 3))
+assert task.misfit({"scores": (50, 3)}, truth) is None
+statistics = task.measure(outputs, truth, np.arange(50))
+found = [metric.over(each) for metric, each in zip(task.metrics, statistics, strict=True)]
+right = (outputs["scores"] > 0) == truth
+assert np.allclose(found, [f1_score(truth, outputs["scores"] > 0, average="micro"), right.all(axis=1).mean()]), found
+assert task.agree(outputs, outputs).mean() == 1
+assert next(task.show({"scores": np.array([[1.0, -1, 2]])}, 5)).text == "red, small"
+""",
+    "source": """
+from pathlib import Path
+import numpy as np
+from PIL import Image
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.samples import Preprocessing, SamplesParams
+from enginewright.data.sources import open_source
+data = Path("data/images")
+data.mkdir(parents=True)
+pages = [Image.new("RGB", (8, 6), color) for color in ("red", "green", "blue")]
+pages[0].save(data / "scan.tif", save_all=True, append_images=pages[1:])
+source = open_source(SamplesParams(source=str(data / "scan.tif")), data)
+how = Preprocessing(resize=6, crop=6)
+found = [source.prepare(page, how).pixels[:, 0, 0].tolist() for page in range(3)]
+assert found == [[255, 0, 0], [0, 128, 0], [0, 0, 255]], found
+(data / "scan.tif").write_bytes(b"none")
+try:
+    open_source(SamplesParams(source=str(data / "scan.tif")), data)
+except EnginewrightError as error:
+    assert "scan.tif cannot be read" in str(error)
+else:
+    raise AssertionError
+""",
     "calibration-method": """
 import numpy as np
 from enginewright.engine.engine import open_engine
@@ -54,7 +94,7 @@ from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.machine import target_of
 onnx, machine = Path(sys.argv[1]), describe_machine("onnx_reference")
 build = Params.read().build

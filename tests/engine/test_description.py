@@ -12,7 +12,7 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.description import describe_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 
 RTX_HAS_A_WHEEL = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 

@@ -17,9 +17,8 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord, read_engine, require_made_of
-from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.engine.runtimes import onnxruntime as onnxruntime_module
-from enginewright.engine.this_machine import describe_machine
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.read_interface import read_blueprint
 

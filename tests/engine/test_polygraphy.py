@@ -16,7 +16,7 @@ from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.tools import comparison_script, write_comparison
 from enginewright.graph.onnx_file import save_graph
 from enginewright.precision.cast import cast

@@ -4,11 +4,10 @@ from types import SimpleNamespace
 import pytest
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine import this_machine
-from enginewright.engine.runtimes import load_runtime, onnxruntime
+from enginewright.engine import runtimes
+from enginewright.engine.runtimes import Hardware, describe_machine, find_cpu, load_runtime, onnxruntime
 from enginewright.engine.runtimes.tensorrt import TensorRT
 from enginewright.engine.runtimes.tensorrt_library import Library
-from enginewright.engine.this_machine import Hardware, describe_machine, find_cpu
 
 GPU = Hardware("NVIDIA H200", "9.0", "580.159", "13.0")
 
@@ -16,13 +15,13 @@ GPU = Hardware("NVIDIA H200", "9.0", "580.159", "13.0")
 @pytest.fixture
 def with_gpu(monkeypatch):
     """A machine with a GPU that ONNX Runtime can use. Nothing is executed on it."""
-    monkeypatch.setattr(this_machine, "find_gpu", lambda: GPU)
+    monkeypatch.setattr(runtimes, "find_gpu", lambda: GPU)
     monkeypatch.setattr(onnxruntime, "device", lambda: "cuda")
 
 
 @pytest.fixture
 def without_gpu(monkeypatch):
-    monkeypatch.setattr(this_machine, "find_gpu", lambda: None)
+    monkeypatch.setattr(runtimes, "find_gpu", lambda: None)
 
 
 def test_auto_is_openvino_without_a_gpu(without_gpu):
@@ -77,7 +76,7 @@ def test_tensorrt_needs_a_gpu_and_names_the_runtime_that_needs_none(without_gpu,
 @pytest.fixture
 def with_old_driver(monkeypatch):
     monkeypatch.setattr(
-        "enginewright.engine.gpu.cuda._call", {"cudaDriverGetVersion": 12080, "cudaRuntimeGetVersion": 13020}.get
+        "enginewright.engine.gpu._call", {"cudaDriverGetVersion": 12080, "cudaRuntimeGetVersion": 13020}.get
     )
 
 

@@ -31,3 +31,13 @@ def test_what_is_optimized_rounds_as_it_is_written(kind):
     feeds = {"x": rng.uniform(-5, 30, (64, 8)).astype(np.float32)}
     written, optimized = (run_graph(opened(model), feeds)["y"] for opened in (open_as_written, open_optimized))
     np.testing.assert_allclose(optimized, written, rtol=1e-6)
+
+
+def test_a_normalized_product_in_float16_does_not_crash_the_optimizer():
+    """ONNX Runtime 1.30 and 1.31 end the process while they lay such a graph out anew, as that of each transformer."""
+    nodes = "n = LayerNormalization <axis = -1> (x, s, b) t = Transpose <perm = [1, 0, 2]> (n) y = MatMul (t, w)"
+    model = model_of_text(
+        f"g (float16[2,n,8] x) => (float16[n,2,8] y) {{ {nodes} }}",
+        {name: np.ones(shape, np.float16) for name, shape in {"s": 8, "b": 8, "w": (8, 8)}.items()},
+    )
+    assert run_graph(open_optimized(model), {"x": np.ones((2, 3, 8), np.float16)})["y"].shape == (3, 2, 8)

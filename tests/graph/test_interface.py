@@ -6,7 +6,7 @@ from support.errors import error_of
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile, Range
-from enginewright.engine.gpu.cuda import POISON
+from enginewright.engine.gpu import POISON
 from enginewright.graph.onnx_file import fixed_batch, load_graph
 from enginewright.graph.read_interface import FLOATS, interface_of, read_interface
 

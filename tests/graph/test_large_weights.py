@@ -15,7 +15,7 @@ from enginewright.core.params.all import Params
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.graph import data_apart
 from enginewright.graph.as_written import float32_twin, open_as_written, run_graph
 from enginewright.graph.data_apart import array_of, is_large

@@ -6,7 +6,7 @@ import pytest
 from support.results import accuracy, agreed
 
 from enginewright.core.params.precisions import Thresholds
-from enginewright.data import errors as data_errors
+from enginewright.data import feeds
 from enginewright.measure.agreement import (
     SHARES,
     agreement_of,
@@ -250,7 +250,7 @@ def test_the_size_of_a_block_does_not_change_the_figures(numbers, monkeypatch):
     got = {name: values + 0.1 * rng.normal(size=values.shape) for name, values in wanted.items()}
     got["masks"][5, 1, 1] = np.nan
     whole = compare(wanted, got).model_dump(), spread_of(wanted, got, "scores")
-    monkeypatch.setattr(data_errors, "MOST_NUMBERS_IN_A_BLOCK", numbers)
+    monkeypatch.setattr(feeds, "MOST_NUMBERS_IN_A_BLOCK", numbers)
     assert compare(wanted, got).model_dump() == pytest.approx(whole[0])
     assert spread_of(wanted, got, "scores") == whole[1]
     assert whole[0]["nonfinite"] == 1
@@ -258,7 +258,7 @@ def test_the_size_of_a_block_does_not_change_the_figures(numbers, monkeypatch):
 
 def test_a_comparison_has_only_a_part_of_the_outputs_in_memory(tmp_path, monkeypatch):
     """A mask may take megabytes, and there may be thousands of them."""
-    monkeypatch.setattr(data_errors, "MOST_NUMBERS_IN_A_BLOCK", 10_000)
+    monkeypatch.setattr(feeds, "MOST_NUMBERS_IN_A_BLOCK", 10_000)
     shape = (400, 10_000)
     wanted, got = (np.lib.format.open_memmap(tmp_path / name, "w+", np.float32, shape) for name in ("a.npy", "b.npy"))
     wanted[:], got[:] = 1.0, 1.01

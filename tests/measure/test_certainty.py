@@ -5,8 +5,8 @@ import pytest
 from support.results import accuracy, agreed
 
 from enginewright.core.params.precisions import Thresholds
+from enginewright.measure.agreement import MOST_SAMPLES
 from enginewright.measure.intervals import (
-    MOST_SAMPLES,
     agreement_at,
     difference_of_shares,
     drop_at,

@@ -9,7 +9,7 @@ from support.paths import ROOT
 from support.warm_python import warm_python
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.measure.changes import read_measurements
+from enginewright.measure.history import read_measurements
 
 
 def enginewright(*arguments, folder):
@@ -81,7 +81,7 @@ def test_a_comparison_that_is_not_possible_has_its_own_exit_status(project, run)
             "broken/measurements.json is damaged or of another version of Enginewright (machine: Field required)",
         ),
         (".", ". holds no measurements.json: give the reports folder of a finished run"),
-        ("broken/other.json", "; reports are compared by their measurements.json"),
+        ("broken/other.json", ". Reports are compared by their measurements.json"),
         ("", "it is empty: was a variable of the shell not set?"),
     ],
 )

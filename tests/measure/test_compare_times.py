@@ -9,13 +9,13 @@ from support.errors import error_of
 from enginewright.cli.commands import compare as command
 from enginewright.cli.main import build_parser
 from enginewright.engine.machine import Moments
-from enginewright.measure.changes import Outcome
 from enginewright.measure.exported_times import (
     compare_times,
     find_exported_times,
     read_exported_times,
     write_exported_times,
 )
+from enginewright.measure.records import Outcome
 
 # Two inferences as exportJSONTrace in NVIDIA's samples/common/sampleReporting.cpp writes them, with its spaces.
 BY_TRTEXEC = """\

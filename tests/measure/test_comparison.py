@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.gpu.nvml import GpuConditions
-from enginewright.measure.changes import Outcome, conclusion
-from enginewright.measure.comparison import AS_OPENED, BETWEEN_RUNS, compare_runs
+from enginewright.engine.gpu import GpuConditions
+from enginewright.measure.comparison import AS_OPENED, BETWEEN_RUNS, compare_runs, conclusion
+from enginewright.measure.records import Outcome
 
 
 def outcomes(changes):

@@ -10,7 +10,7 @@ from support.warm_python import warm_python
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.record import EngineRecord
-from enginewright.measure.earlier_engines import engines_of, parse_hashes
+from enginewright.measure.history import engines_of, parse_hashes
 
 OLD, NEW = 1.0, 2.0
 PIPELINE = """

@@ -12,9 +12,17 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 from enginewright.measure import race as engine_race
 from enginewright.measure import race as race_in_laps
-from enginewright.measure.changes import TOGETHER, Outcome, conclusion
-from enginewright.measure.comparison import SpeedChange, combine, compare_runs, deviations_allowed, judge_race
+from enginewright.measure.comparison import (
+    TOGETHER,
+    SpeedChange,
+    combine,
+    compare_runs,
+    conclusion,
+    deviations_allowed,
+    judge_race,
+)
 from enginewright.measure.race import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_folders, race_sides
+from enginewright.measure.records import Outcome
 from enginewright.measure.timing import Call, Round, Timings
 
 

@@ -9,7 +9,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import BenchmarkParams
 from enginewright.engine.machine import Moments
 from enginewright.measure import benchmark as module
-from enginewright.measure.benchmark import measure_engine_isolated
+from enginewright.measure.benchmark import isolated, measure_engine
 from enginewright.measure.records import Isolated, PeakMemory
 
 
@@ -25,7 +25,7 @@ def machine_file(machine, tmp_path):
 
 
 def test_on_a_cpu_only_the_memory_is_measured(built, machine_file, samples, inference, params):
-    found = measure_engine_isolated(built, machine_file, samples.folder, inference, params, samples.cycled(8))
+    found = isolated(measure_engine, samples.cycled(8), built, machine_file, samples.folder, inference, params)
     assert 20 < found.memory.host < 2000, "MB of a process that holds OpenVINO and not PyTorch"
     assert found.memory.device is None
     assert found.calls == found.compute == {}, "no device has a clock of its own"
@@ -53,4 +53,4 @@ def test_calls_after_the_warm_up_are_kept():
 def test_an_error_in_the_process_is_reported(built, machine_file, samples, inference, params):
     missing = samples.folder / "nowhere"
     with pytest.raises(EnginewrightError, match=f"{missing}"):
-        measure_engine_isolated(built, machine_file, missing, inference, params, samples.cycled(8))
+        isolated(measure_engine, samples.cycled(8), built, machine_file, missing, inference, params)

@@ -10,7 +10,7 @@ from enginewright.core.params.build import BenchmarkParams
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import target_of
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.measure.benchmark import Client, ask_at_once, engine_throughput, measure_throughput
 
 

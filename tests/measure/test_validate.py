@@ -51,7 +51,7 @@ def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_fac
 
 
 def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine, tiny_onnx, samples, reference):
-    record = validate_engine(engine, run_as_written(tiny_onnx), Expected(samples, reference), STRICT, SPOTS)
+    record = validate_engine(engine, run_as_written(tiny_onnx), Expected(samples, reference, STRICT), SPOTS)
     assert record.passed
     assert (record.samples, record.samples_sha256) == (21, samples.list_sha256)
     accuracy = metric_of(task_of("classification"), reference, samples.labels, np.arange(21))
@@ -74,15 +74,15 @@ def test_a_model_that_knows_nothing_of_the_samples_is_no_proof(
     unknown = SampleSet(samples.folder, manifest.model_copy(update={"samples": others}))
     params = SPOTS.model_copy(update={"must_know": must_know})
     by_chance = answers_by_chance(task_of("classification"), reference, unknown.truth)
-    expected = Expected(unknown, reference, by_chance=by_chance)
-    record = validate_engine(engine, run_as_written(tiny_onnx), expected, STRICT, params)
+    expected = Expected(unknown, reference, STRICT, by_chance=by_chance)
+    record = validate_engine(engine, run_as_written(tiny_onnx), expected, params)
     assert [line.partition(" is no better")[0] for line in record.broken] == ["PyTorch's own accuracy"] * must_know
 
 
 def test_without_labels_only_the_accuracy_is_left_out(engine, tiny_onnx, samples, reference, manifest):
     without_labels = tuple(replace(sample, label=None) for sample in manifest.samples)
     unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": without_labels}))
-    record = validate_engine(engine, run_as_written(tiny_onnx), Expected(unlabeled, reference), STRICT, SPOTS)
+    record = validate_engine(engine, run_as_written(tiny_onnx), Expected(unlabeled, reference, STRICT), SPOTS)
     assert record.passed
     assert {record.main, *(spot.metric for spot in record.spots)} == {None}
     assert (record.agreement.share, record.agreement.interval.high) == (1, 1)
@@ -90,7 +90,7 @@ def test_without_labels_only_the_accuracy_is_left_out(engine, tiny_onnx, samples
 
 def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):
     record = validate_engine(
-        engine, run_as_written(tiny_onnx), Expected(samples, {"logits": 1.5 * reference["logits"]}), STRICT, SPOTS
+        engine, run_as_written(tiny_onnx), Expected(samples, {"logits": 1.5 * reference["logits"]}, STRICT), SPOTS
     )
     assert record.engine_against_pytorch.relative == pytest.approx(1 / 3, abs=1e-5)
     assert record.broken == ("relative error 3.33e-01 is above 1.00e-04",)
@@ -113,13 +113,13 @@ def test_a_batch_size_that_changes_the_outputs_is_named(engine, tiny_onnx, sampl
     if smallest == engine.record.profile.batch.max:
         pytest.skip("a single batch size cannot differ from itself")
     broken = WrongAtOneBatch(engine, smallest)
-    record = validate_engine(broken, run_as_written(tiny_onnx), Expected(samples, reference), STRICT, SPOTS)
+    record = validate_engine(broken, run_as_written(tiny_onnx), Expected(samples, reference, STRICT), SPOTS)
     assert record.broken == (f"at batch {smallest} the outputs differ by 3.00e-01 from those of the full set",)
 
 
 def test_a_set_smaller_than_the_batch_is_repeated(engine, tiny_onnx, samples, reference):
     largest, task = engine.record.profile.batch.max, task_of("classification")
-    spot = check_spot(engine, Expected(samples, reference), reference, largest, 1, task)
+    spot = check_spot(engine, Expected(samples, reference, STRICT), reference, largest, 1, task)
     assert spot.samples == largest
     assert spot.drift < 1e-5
 
@@ -148,14 +148,14 @@ def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
 def test_an_engine_is_compared_with_its_graph_at_the_smallest_and_largest_image_size(
     sized, sized_onnx, samples, reference
 ):
-    record = validate_engine(sized, run_as_written(sized_onnx), Expected(samples, reference), STRICT, SPOTS)
+    record = validate_engine(sized, run_as_written(sized_onnx), Expected(samples, reference, STRICT), SPOTS)
     assert record.passed
     assert [check.sizes for check in record.resized] == [{"height": 6, "width": 8}, {"height": 12, "width": 10}]
     assert all(check.errors.relative < 1e-5 for check in record.resized)
 
 
 def test_an_engine_of_one_image_size_is_compared_at_no_other(engine, tiny_onnx, samples, reference):
-    assert validate_engine(engine, run_as_written(tiny_onnx), Expected(samples, reference), STRICT, SPOTS).resized == ()
+    assert validate_engine(engine, run_as_written(tiny_onnx), Expected(samples, reference, STRICT), SPOTS).resized == ()
 
 
 class WrongOnLargeImages:
@@ -178,7 +178,7 @@ class WrongOnLargeImages:
 )
 def test_an_image_size_that_changes_the_outputs_is_named(sized, sized_onnx, samples, reference, factor, sentence):
     record = validate_engine(
-        WrongOnLargeImages(sized, factor), run_as_written(sized_onnx), Expected(samples, reference), STRICT, SPOTS
+        WrongOnLargeImages(sized, factor), run_as_written(sized_onnx), Expected(samples, reference, STRICT), SPOTS
     )
     assert record.broken == (sentence,)
 

@@ -103,20 +103,25 @@ def test_text_and_its_mask_are_exported_under_any_names(model):
     assert_computes_the_same(model, graph, {name: noise(3, 4) for name in feeds})
 
 
-def test_what_fails_to_export_is_tried_once_more_in_pytorchs_own_parts(monkeypatch):
-    """T5 takes a view of what attention returns, whose layout in ONNX's operator is another."""
-    export = torch.onnx.export
+def test_attention_with_a_learned_mask_and_a_pooling_of_channels_that_come_last():
+    """As T5, which takes a view of the attention, and ConvNeXt have them."""
 
-    def refuse_modules(model, *arguments, **settings):
-        if isinstance(model, nn.Module):
-            raise torch.onnx.errors.OnnxExporterError("Cannot view a tensor")
-        return export(model, *arguments, **settings)
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mask, self.pool = nn.Embedding(4, 2), nn.AdaptiveAvgPool2d(1)
 
-    monkeypatch.setattr(torch.onnx, "export", refuse_modules)
-    model, feeds = Masked().eval(), {"tokens": noise(2, 4), "mask": noise(2, 4)}
+        def forward(self, x):
+            heads = x.unflatten(2, (2, 4)).transpose(1, 2)
+            learned = self.mask(torch.arange(4)[None] + 0 * torch.arange(4)[:, None]).permute(2, 0, 1)[None]
+            found = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=learned)
+            return self.pool(found.transpose(1, 2).contiguous().view(-1, 4, 2, 4).permute(0, 3, 1, 2)).flatten(1)
+
+    model, feeds = Network().eval(), {"x": noise(2, 4, 8)}
     graph = export_model(model, feeds, BATCHED, BATCH, OPSET)
-    assert sizes_of(graph.graph.input) == {name: ["batch", 4] for name in feeds}
-    assert_computes_the_same(model, graph, {name: noise(3, 4) for name in feeds})
+    assert_computes_the_same(model, graph, {"x": noise(3, 4, 8)})
+    assert "ReduceMean" in {node.op_type for node in graph.graph.node}
+    assert "Range" not in {node.op_type for node in graph.graph.node}
 
 
 def test_an_output_with_the_name_of_an_input_is_refused():

@@ -67,3 +67,26 @@ def test_inner_tensors_take_the_names_of_outputs():
 def test_a_graph_holds_the_paths_of_this_machine():
     graph = exported(Module(torch.flatten), torch.ones(2, 4)).graph
     assert any(re.search(r"test_exporter_defects\.py|site-packages", str(node.metadata_props)) for node in graph)
+
+
+def test_a_pooling_of_whole_images_whose_channels_come_last_ends_in_a_gather():
+    model = Module(lambda image: nn.functional.adaptive_avg_pool2d(image.permute(0, 3, 1, 2), 1))
+    assert "Gather" in {node.op_type for node in exported(model, torch.ones(2, 4, 4, 3)).graph}
+
+
+def test_attention_with_a_learned_mask_has_another_layout_where_it_may_be_trained():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mask = nn.Embedding(4, 2)
+
+        def forward(self, given):
+            heads = given.unflatten(2, (2, 4)).transpose(1, 2)
+            learned = self.mask(torch.arange(4)[None] + 0 * torch.arange(4)[:, None]).permute(2, 0, 1)[None]
+            found = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=learned)
+            return found.transpose(1, 2).contiguous().view(given.shape[0], -1, 8)
+
+    with pytest.raises(torch.onnx.errors.OnnxExporterError) as caught:
+        exported(Module(Attention()), torch.ones(2, 4, 8))
+    assert "Cannot view a tensor" in str(caught.value.__cause__)
+    exported(Module(Attention().requires_grad_(False)), torch.ones(2, 4, 8))

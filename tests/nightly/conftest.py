@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from enginewright.measure.changes import Measurements
 from enginewright.measure.comparison import SpeedChange
 from enginewright.measure.history import History, Setting, read_history
+from enginewright.measure.records import Measurements
 from enginewright.nightly.judgement import Found, judge
 from enginewright.nightly.night import record, write_summary
 

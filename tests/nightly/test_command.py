@@ -13,8 +13,8 @@ from support.paths import ROOT
 from support.project import let_make_run
 from support.warm_python import warm_python
 
-from enginewright.measure.changes import Verdict
 from enginewright.measure.history import read_history
+from enginewright.measure.records import Verdict
 
 # A replacement for DVC that records its arguments. `--force` returns the next measurements; `broken` names what fails.
 PIPELINE = """

@@ -9,8 +9,8 @@ from support.paths import ROOT
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.measure.changes import Outcome
 from enginewright.measure.history import Setting, read_history
+from enginewright.measure.records import Outcome
 from enginewright.nightly.judgement import Status
 from enginewright.nightly.night import sentence
 

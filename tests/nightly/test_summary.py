@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from enginewright.measure.changes import Outcome
 from enginewright.measure.history import last_kept, read_history
+from enginewright.measure.records import Outcome
 from enginewright.report.page.picture import write_figures
 from enginewright.report.page.pictures import draw_trends, trend_rows
 

@@ -23,7 +23,8 @@ def repo(tmp_path, monkeypatch):
 
 
 def test_the_private_modules_are_those_of_this_version():
-    """Read the imports of the module, and the tests below, again for another one."""
+    """Read the imports of the module, of cli/project/merge.py and measure/earlier_engines.py, and the tests below
+    again for another one."""
     assert importlib.metadata.version("dvc") == DVC
 
 

@@ -33,14 +33,12 @@ from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.description import describe_engine
 from enginewright.engine.engine import open_engine, open_engines
-from enginewright.engine.gpu import cuda
-from enginewright.engine.gpu.nvml import GpuSampler, process_megabytes
-from enginewright.engine.gpu.session import DeviceSession
+from enginewright.engine.gpu import GpuSampler, Stream, process_megabytes
 from enginewright.engine.machine import lacking, target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes import describe_machine, load_runtime
+from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt_library import read_timing_cache
-from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE, open_as_written, run_graph
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
@@ -282,7 +280,7 @@ def test_a_batch_that_follows_from_values_is_refused(build):
         inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3)),),
         outputs=(TensorSpec(name="boxes", dtype="float32", shape=("batch", 4)),),
     )
-    said = error_of(DeviceSession, cuda.Stream(), Selects(), Blueprint(interface, build), replay=False)
+    said = error_of(DeviceSession, Stream(), Selects(), Blueprint(interface, build), replay=False)
     assert said == (
         "output boxes has the shape (-1, 4): the values of the inputs may decide any size but the first, which is the "
         "batch"
@@ -394,7 +392,7 @@ def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):
 def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch):
     """The plan, the context and our own buffers: the first that does not fit is named, and all memory is freed."""
     folder, sentences, opened = make(), [], False
-    monkeypatch.setattr(cuda, "LEAST_MEMORY", 0)
+    monkeypatch.setattr("enginewright.engine.gpu.LEAST_MEMORY", 0)
     for size in range(4000, 4_000_000, 3000):
         monkeypatch.setenv("SIMULATED_MEMORY", str(size))
         try:
@@ -704,7 +702,7 @@ def test_weights_are_streamed_where_they_do_not_fit(make, gpu, images, monkeypat
     assert np.array_equal(answers(folder, gpu, images, inference), wanted)
     assert ("of weights stay on the GPU" in capfd.readouterr().err) == (mb == 0)
     monkeypatch.setenv("SIMULATED_MEMORY", "50000")
-    monkeypatch.setattr(cuda, "LEAST_MEMORY", 0)
+    monkeypatch.setattr("enginewright.engine.gpu.LEAST_MEMORY", 0)
     assert "out of memory" in refusal(lambda: open_engine(whole, gpu, PLAIN))
     gc.collect()
     if mb in ("auto", 0):
@@ -727,7 +725,7 @@ def test_requests_take_turns_in_one_scratch_memory(make, gpu, images, monkeypatc
             wanted = [engine.run({"input": images})["logits"] for engine in (first, second)]
             assert np.array_equal(*wanted)
             with monkeypatch.context() as patched:
-                patched.setattr(cuda.Stream, "synchronize", lambda stream: None)
+                patched.setattr(Stream, "synchronize", lambda stream: None)
                 first.run({"input": images})
             assert np.array_equal(second.run({"input": images})["logits"], wanted[0])
         gc.collect()

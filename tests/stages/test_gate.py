@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.measure.changes import Verdict
+from enginewright.measure.records import Verdict
 from enginewright.pipeline.report import gate
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")

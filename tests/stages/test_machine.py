@@ -8,7 +8,7 @@ from support.params import written
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.all import Params
-from enginewright.engine import this_machine
+from enginewright.engine import runtimes
 from enginewright.pipeline.dependencies import StageCode
 from enginewright.pipeline.machine import MachinePaths, machine
 
@@ -83,8 +83,8 @@ def test_another_processor_or_version_of_the_runtime_changes_only_what_engines_a
         changed.syspath_prepend(tmp_path / "site")
         run({})
         contents.append(files())
-    hardware = this_machine.find_cpu()
-    monkeypatch.setattr(this_machine, "find_cpu", lambda: hardware._replace(device_name="Another Processor"))
+    hardware = runtimes.find_cpu()
+    monkeypatch.setattr(runtimes, "find_cpu", lambda: hardware._replace(device_name="Another Processor"))
     run({})
     contents.append(files())
     for there in contents[1:]:

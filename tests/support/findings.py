@@ -3,9 +3,8 @@
 from dataclasses import replace
 from itertools import combinations
 
-from enginewright.engine.gpu.nvml import GpuConditions
-from enginewright.measure.race import EnginesRace, RacedPair
-from enginewright.measure.records import LAUNCHED, Interval, MachinePace, PeakMemory, Result
+from enginewright.engine.gpu import GpuConditions
+from enginewright.measure.records import LAUNCHED, EnginesRace, Interval, MachinePace, PeakMemory, RacedPair, Result
 from enginewright.report.page.render import write_summary
 from enginewright.report.verdict import failures_of
 

@@ -10,9 +10,20 @@ from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.this_machine import describe_machine
-from enginewright.measure.changes import Measurement, Measurements, Verdict
-from enginewright.measure.records import Benchmark, Contention, Errors, Latency, MachinePace, Ratio, Spread, Validation
+from enginewright.engine.runtimes import describe_machine
+from enginewright.measure.records import (
+    Benchmark,
+    Contention,
+    Errors,
+    Latency,
+    MachinePace,
+    Measurement,
+    Measurements,
+    Ratio,
+    Spread,
+    Validation,
+    Verdict,
+)
 from support.command import ROOT
 from support.results import accuracy, agreed
 

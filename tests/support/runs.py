@@ -2,8 +2,18 @@
 
 import pytest
 
-from enginewright.measure.changes import Measurement, Measurements
-from enginewright.measure.records import Benchmark, Contention, Errors, Latency, MachinePace, Ratio, Spread, Validation
+from enginewright.measure.records import (
+    Benchmark,
+    Contention,
+    Errors,
+    Latency,
+    MachinePace,
+    Measurement,
+    Measurements,
+    Ratio,
+    Spread,
+    Validation,
+)
 from support.results import accuracy as of_accuracy
 from support.results import agreed
 

@@ -11,8 +11,7 @@ from enginewright.cli.layout import planned_stages
 from enginewright.core import process
 from enginewright.core.params.all import apply_recipe
 from enginewright.engine.record import EngineRecord
-from enginewright.measure.changes import Verdict
-from enginewright.measure.records import Validation
+from enginewright.measure.records import Validation, Verdict
 from support.checkout import checkout
 from support.warm_python import warm_python
 

@@ -41,7 +41,7 @@ IMPORTED = (
 OF_THE_COMMANDS = (
     "enginewright.cli.main", "enginewright.cli.commands.infer", "enginewright.bundle.write",
     "enginewright.core.params.all",
-    "enginewright.engine.engine", "enginewright.engine.this_machine", "enginewright.nightly.night",
+    "enginewright.engine.engine", "enginewright.nightly.night",
     "enginewright.measure.comparison",
 )  # fmt: skip
 PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginewright": ("-m", "enginewright.cli")}

@@ -26,7 +26,7 @@ from enginewright.core.installing import how_to_install
 from enginewright.core.params.build import ClusterParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data import run_all as run_all_module
-from enginewright.data.run_all import outputs_on, run_all
+from enginewright.data.run_all import outputs_here, outputs_on, run_all
 from enginewright.data.sample_set import MANIFEST, Part, SampleSet, cut, input_file
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
@@ -170,8 +170,8 @@ def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, clu
             (run_as_written(folder / "model.onnx", threads=1), GraphWork(folder)),
             (engine.run, EngineWork(built, inference)),
         ):
-            here = run_all(run, many, 4, True)
-            there = run_all(None, many, 4, True, outputs=outputs_on(work, cluster))
+            here = run_all(outputs_here(run), many, 4, True)
+            there = run_all(outputs_on(work, cluster), many, 4, True)
             assert {name: values.tobytes() for name, values in here.items()} == {
                 name: values.tobytes() for name, values in there.items()
             }

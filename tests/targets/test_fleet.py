@@ -16,9 +16,10 @@ from support.paths import ROOT
 from enginewright.cli.commands import fleet as command
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.engine.this_machine import describe_machine
-from enginewright.measure import energy
-from enginewright.measure.energy import Energy, energy_per_image
+from enginewright.engine.runtimes import describe_machine
+from enginewright.measure import benchmark
+from enginewright.measure.benchmark import energy_per_image
+from enginewright.measure.records import Energy
 from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
 from enginewright.targets import ask, here, node
@@ -400,7 +401,7 @@ def counter(folder, *values, name="package-0"):
 
 @pytest.mark.parametrize(("first", "last", "joules"), [(100, 400_100, 0.1), (900_000, 300_000, 0.1), (5, 5, None)])
 def test_rapl_counts_the_package_and_goes_round(tmp_path, monkeypatch, first, last, joules):
-    monkeypatch.setattr(energy, "RAPL", tmp_path)
+    monkeypatch.setattr(benchmark, "RAPL", tmp_path)
     file = counter(tmp_path / "intel-rapl:0", first)
     counter(tmp_path / "intel-rapl:0:0", 0, name="core")
     calls = iter([first, last])
@@ -410,7 +411,7 @@ def test_rapl_counts_the_package_and_goes_round(tmp_path, monkeypatch, first, la
 
 
 def test_a_machine_that_does_not_tell_its_energy_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(energy, "RAPL", tmp_path)
+    monkeypatch.setattr(benchmark, "RAPL", tmp_path)
     assert energy_per_image("cpu", lambda: None, 1).source == "this machine shows no RAPL counter"
     counter(tmp_path / "intel-rapl:0", "none")
     assert energy_per_image("cpu", lambda: None, 1).joules is None
@@ -425,7 +426,7 @@ def refuse_nvml():
 def test_nvml_counts_the_gpu(monkeypatch):
     counted = iter([1000, 5000])
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(energy, "bus_address", lambda: b"0")
+    monkeypatch.setattr("enginewright.engine.gpu.bus_address", lambda: b"0")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda _: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _: next(counted))
     assert energy_per_image("cuda", lambda: None, 8, seconds=0) == Energy(joules=0.5, source="NVML, the GPU")

@@ -10,7 +10,7 @@ from sklearn.metrics import jaccard_score, ndcg_score, r2_score, root_mean_squar
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.samples import Preprocessing
-from enginewright.data import errors as data_errors
+from enginewright.data import feeds
 from enginewright.tasks.choose import misfit_of, task_of
 
 RNG = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def test_r2_and_rmse_are_those_of_scikit_learn():
 
 @pytest.mark.parametrize("numbers", [1, 10**7])
 def test_miou_is_the_mean_jaccard_index_of_the_pixels_that_count(numbers, monkeypatch):
-    monkeypatch.setattr(data_errors, "MOST_NUMBERS_IN_A_BLOCK", numbers)
+    monkeypatch.setattr(feeds, "MOST_NUMBERS_IN_A_BLOCK", numbers)
     scores, masks = (
         RNG.normal(size=(40, 4, 6, 5)),
         RNG.integers(0, 3, (40, 6, 5)).astype(np.uint8),

@@ -9,8 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.machine import target_of
-from enginewright.engine.runtimes import load_runtime
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.precision.write_int8 import Bounds, tensors_in_int8, write_int8
 from tools.reduction.case import Case
 from tools.reduction.reduce import DIFFERS, REFUSED, Fault, Way, reduce_fault, require_replaceable, run_case, summary

@@ -36,7 +36,6 @@ LIGHT = (
     "PIL.WebPImagePlugin",
     "ruamel.yaml", "tokenizers", "enginewright.core.params.all", "enginewright.data.splits",
     "enginewright.precision.calibration.cache", "enginewright.measure.history",
-    "enginewright.measure.earlier_engines",
     "enginewright.precision.search.search", "enginewright.pipeline.recovery",
 )  # fmt: skip
 HEAVY = (

@@ -76,8 +76,7 @@ def _fleet() -> None:
 
 
 def _answer(measured: bytes) -> bytes:
-    from enginewright.measure.changes import Measurements
-    from enginewright.measure.energy import Energy
+    from enginewright.measure.records import Energy, Measurements
     from enginewright.targets.answer import Answer, Measured, Speed
 
     known = Measurements.model_validate_json(measured)
@@ -101,8 +100,7 @@ def _answers(path: Path) -> Callable[[], object]:
 
 def _trace(precision: str) -> bytes:
     from enginewright.engine.record import LayerTime
-    from enginewright.measure.changes import Measurements
-    from enginewright.measure.records import Trace
+    from enginewright.measure.records import Measurements, Trace
 
     layers = tuple(
         LayerTime(name=name, kind="Conv", precision="f32", computes=True, milliseconds=0.1) for name in LAYERS
@@ -112,7 +110,7 @@ def _trace(precision: str) -> bytes:
 
 
 def _traces() -> None:
-    from enginewright.measure.changes import Measurements
+    from enginewright.measure.records import Measurements
     from enginewright.precision.mixing.traces import Bench, median_times, mixes_worth_trying, read_traces
 
     places = {name: number for number, name in enumerate(LAYERS)}
@@ -128,7 +126,7 @@ def _times() -> bytes:
 
 
 def _compare_times() -> None:
-    from enginewright.measure.changes import conclusion, describe
+    from enginewright.measure.comparison import conclusion, describe
     from enginewright.measure.exported_times import compare_times, find_exported_times, holds_exported_times
 
     holds_exported_times(str(TIMES))
@@ -138,8 +136,8 @@ def _compare_times() -> None:
 
 
 def _compare() -> None:
-    from enginewright.measure.changes import conclusion, describe, read_measurements
-    from enginewright.measure.comparison import compare_runs
+    from enginewright.measure.comparison import compare_runs, conclusion, describe
+    from enginewright.measure.history import read_measurements
 
     for before, after in ((MEASURED.parent, "before"), ("before", MEASURED.parent)):
         changes = compare_runs(read_measurements(str(before)), read_measurements(str(after)), 0.99)

@@ -132,8 +132,7 @@ def _record(path: str, room: str, name: str) -> Callable[[], object]:
 
 
 def _history() -> None:
-    from enginewright.measure.earlier_engines import _hashes_of_good_run
-    from enginewright.measure.history import read_history
+    from enginewright.measure.history import _hashes_of_good_run, read_history
 
     for history in read_history(Path("history")):
         history.nights()
@@ -142,7 +141,7 @@ def _history() -> None:
 
 
 def _lock() -> None:
-    from enginewright.measure.earlier_engines import parse_hashes
+    from enginewright.measure.history import parse_hashes
     from enginewright.pipeline.recovery import mend_after_a_kill
 
     mend_after_a_kill(Path())
@@ -248,7 +247,7 @@ def _build(root: Path) -> None:
     from enginewright.data.sample_set import Manifest
     from enginewright.engine.build import DescribedGraph, build_engine
     from enginewright.engine.machine import target_of
-    from enginewright.engine.this_machine import describe_machine
+    from enginewright.engine.runtimes import describe_machine
 
     given = root / "given.onnx"
     onnx.save(graph(), given)
@@ -274,8 +273,8 @@ def _build(root: Path) -> None:
 
 
 def _write_history(root: Path) -> None:
-    from enginewright.measure.changes import Measurements
     from enginewright.measure.history import History, Night, Setting
+    from enginewright.measure.records import Measurements
 
     measurements = Measurements.read(ROOT / "reports/measurements.json")
     folder = root / "history/a-machine"
@@ -420,7 +419,7 @@ def light_kinds(root: Path) -> list[Kind]:
             "reports/verdict.json",
             ((ROOT / "reports/verdict.json").read_bytes(),),
             (tree, raw),
-            _record("reports/verdict.json", "measure.changes", "Verdict"),
+            _record("reports/verdict.json", "measure.records", "Verdict"),
         ),
         Kind(
             "manifest.json",

@@ -15,7 +15,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params, apply_recipe
 from enginewright.core.params.build import Profile, Range
 from enginewright.data.sources.detections import open_yolo_folder
-from enginewright.data.sources.folders import open_folder
+from enginewright.data.sources.files import open_folder
 from enginewright.data.splits import write_split
 from enginewright.graph.read_interface import interface_of
 from enginewright.model.source_model import GIVEN_GRAPH, open_source_model

@@ -16,7 +16,7 @@ from support.gpu import KEEP, LIMITS, is_for
 from enginewright.core.params.build import Range
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize

@@ -21,7 +21,7 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes.onnxruntime_session import LAYOUTS, optimize, try_in_own_process
+from enginewright.engine.runtimes.onnxruntime import LAYOUTS, optimize, try_in_own_process
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.data_apart import in_memory

@@ -18,16 +18,16 @@ from support.paths import ROOT
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile, Range
+from enginewright.engine import gpu
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine, open_engines
-from enginewright.engine.gpu import cuda
 from enginewright.engine.machine import target_of
 
 MB = 1 << 20
 HOLD = """
 import sys
-from enginewright.engine.gpu import cuda
-taken = cuda.Buffer(cuda.free_memory() - int(sys.argv[1]))
+from enginewright.engine import gpu
+taken = gpu.Buffer(gpu.free_memory() - int(sys.argv[1]))
 print("held", flush=True)
 input()
 """
@@ -168,7 +168,7 @@ def test_a_damaged_plan_never_reaches_the_library(engines, machine, tmp_path):
 
 
 def test_without_a_visible_gpu_there_is_a_sentence():
-    code = "from enginewright.engine.this_machine import describe_machine as d; d(sys.argv[1])"
+    code = "from enginewright.engine.runtimes import describe_machine as d; d(sys.argv[1])"
     for runtime in ("tensorrt", "auto"):
         command = [sys.executable, "-c", f"import sys; {code}", runtime]
         done = subprocess.run(
@@ -194,8 +194,8 @@ def test_many_requests_side_by_side_each_get_their_own_answer(engines, machine, 
         clients = list(zip(threads, range(8), asked, strict=True))
         for thread, number, engine in clients:
             thread.submit(ask, number, engine, 50).result()
-        before = cuda.free_memory()
+        before = gpu.free_memory()
         for waiting in [thread.submit(ask, number, engine, 1250) for thread, number, engine in clients]:
             waiting.result()
-        print(f"{(before - cuda.free_memory()) / MB:.1f} MB more are in use")
-        assert before - cuda.free_memory() < 16 * MB
+        print(f"{(before - gpu.free_memory()) / MB:.1f} MB more are in use")
+        assert before - gpu.free_memory() < 16 * MB

@@ -22,18 +22,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.params.build import TORCH_TENSORRT, BenchmarkParams, Profile, Range
+from enginewright.engine import gpu
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
-from enginewright.engine.gpu import cuda
-from enginewright.engine.gpu.nvml import GpuSampler, process_megabytes
-from enginewright.engine.gpu.session import DeviceSession
+from enginewright.engine.gpu import GpuSampler, process_megabytes
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import tensorrt
+from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt import TensorRT
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
-from enginewright.measure.benchmark import measure_engine_isolated
+from enginewright.measure.benchmark import isolated, measure_engine
 from enginewright.measure.contenders import _compiled, pace_meter, pytorch_contender, require_possible
 from enginewright.measure.records import SAME_PACE, Trace
 
@@ -61,7 +61,7 @@ def test_an_element_that_is_not_written_is_seen(build):
         inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3)),),
         outputs=(TensorSpec(name="logits", dtype="float32", shape=("batch", 4)),),
     )
-    session = DeviceSession(cuda.Stream(), Idle(), Blueprint(interface, build), replay=False)
+    session = DeviceSession(gpu.Stream(), Idle(), Blueprint(interface, build), replay=False)
     try:
         assert np.isnan(session.run({"input": np.ones((5, 3), np.float32)})["logits"]).all()
     finally:
@@ -100,7 +100,7 @@ def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, t
     machine.write(tmp_path / "machine.json")
     params = BenchmarkParams(batches=(2, 8), seconds=0.2, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
     places = engines / "fp32", tmp_path / "machine.json", samples.folder
-    by_itself = measure_engine_isolated(*places, REPLAYED, params, samples.cycled(8))
+    by_itself = isolated(measure_engine, samples.cycled(8), *places, REPLAYED, params)
     with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind(samples.cycled(8))
         here = 1000 * statistics.median(call() for _ in range(300))
@@ -172,7 +172,7 @@ def test_closing_an_engine_gives_its_memory_back(engines, machine, images):
 
 def test_too_large_a_buffer_is_a_sentence_and_the_gpu_remains_usable(engines, machine, images):
     with pytest.raises(EnginewrightError, match=r"the GPU is out of memory \(\d+ of its \d+ MB are free\)"):
-        cuda.Buffer(1 << 50)
+        gpu.Buffer(1 << 50)
     with open_engine(engines / "fp32", machine, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
 

@@ -8,10 +8,18 @@ from enginewright.cli.arguments import RUN, add_path
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.text import confidence
-from enginewright.measure.changes import TOGETHER, Outcome, conclusion, describe, read_measurements
-from enginewright.measure.comparison import SpeedChanges, common_precisions, compare_runs
+from enginewright.measure.comparison import (
+    TOGETHER,
+    SpeedChanges,
+    common_precisions,
+    compare_runs,
+    conclusion,
+    describe,
+)
 from enginewright.measure.exported_times import LIMITS, compare_times, find_exported_times, holds_exported_times
+from enginewright.measure.history import engines_of, read_measurements
 from enginewright.measure.race import race_runs
+from enginewright.measure.records import Outcome
 
 STATUSES, UNSURE = {Outcome.REGRESSION: 3, Outcome.NOT_COMPARABLE: 4}, 6
 EXAMPLES = """\
@@ -76,7 +84,5 @@ def _compare_times(chosen: Namespace) -> int:
 
 
 def _race(before: str, after: str, precisions: Collection[str]) -> Mapping[str, SpeedChanges]:
-    from enginewright.measure.earlier_engines import engines_of  # which needs DVC, and a light installation has none
-
     with engines_of(before) as old, engines_of(after) as new:
         return race_runs(old, new, precisions, Params.read())

@@ -13,8 +13,7 @@ from enginewright.core.text import suggestion
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Target, target_of
-from enginewright.engine.runtimes import load_runtime
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.graph.onnx_file import graph_inputs, load_graph
 from tools.reduction.case import Case
 from tools.reduction.reduce import Way, reduce_fault, require_replaceable, summary

@@ -15,9 +15,8 @@ from enginewright.data.feeds import Feeds
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, REPRODUCE, WEIGHTS, EngineRecord, read_engine
-from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.engine.runtimes.tensorrt import PLAN, TensorRT
-from enginewright.engine.this_machine import describe_machine
 from enginewright.engine.tools import COMPARISON, INPUTS, comparison_script, least_cosine, reproduce_script
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.files import data_of, graph_bytes, graph_files, graph_sha256

@@ -10,8 +10,7 @@ from enginewright.core.text import is_unicode
 from enginewright.core.user_files import user_file
 from enginewright.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, Tensors, open_array, open_digits, open_tensors
 from enginewright.data.sources.detections import ANNOTATIONS, open_coco, open_yolo_folder
-from enginewright.data.sources.files import ImageFiles, read_classes
-from enginewright.data.sources.folders import open_folder, open_masked_folder
+from enginewright.data.sources.files import ImageFiles, open_folder, open_masked_folder, read_classes
 from enginewright.data.sources.tables import Texts, open_table, open_texts
 
 TEXTS = Path("data/texts")
@@ -21,20 +20,19 @@ Source = ImageFiles | ImageArray | Tensors | Texts
 def open_source(params: SamplesParams, data: Path, known: Known = LABELLED, texts: Path = TEXTS) -> Source:
     """Open the samples with what the task wants to know of them, as far as it is there. Texts lie in another folder."""
     known = known.model_copy(update={"ignore": params.ignore})
-    source = _open_texts(params, texts, known) if params.text else _open(params, data, known)
+    if params.text:
+        listed = read_classes(params.class_names, texts)
+        tokenizer = user_file(params.text.tokenizer, texts, "samples.text.tokenizer", "a tokenizer.json")
+        path = user_file(params.source, texts, "samples.source", "a file of texts")
+        source: Source = open_texts(path, tokenizer, listed, known)
+    else:
+        source = _open(params, data, known)
     names = (*source.class_names, *(source.names if isinstance(source, ImageFiles) else ()))
     if odd := [name for name in names if not is_unicode(name)]:
         raise EnginewrightError(
             f"samples.source: {odd[0]!r} is a name whose bytes are no text in UTF-8: rename the file"
         )
     return source if known.labels else replace(source, labels=None)
-
-
-def _open_texts(params: SamplesParams, texts: Path, known: Known) -> Source:
-    assert params.text, "the caller looked"
-    listed = read_classes(params.class_names, texts)
-    tokenizer = user_file(params.text.tokenizer, texts, "samples.text.tokenizer", "a tokenizer.json")
-    return open_texts(user_file(params.source, texts, "samples.source", "a file of texts"), tokenizer, listed, known)
 
 
 def _open(params: SamplesParams, data: Path, known: Known) -> Source:

@@ -63,13 +63,7 @@ def open_array(path: Path, listed: Classes | None, known: Known) -> ImageArray:
     pixels: Pixels = images.view(np.uint8)
     if 0 in images.shape:
         raise EnginewrightError(f"samples.source: {path} holds no images: its shape is {images.shape}")
-    if labels is not None and (labels.shape != (len(images),) or labels.dtype.kind not in "iuU"):
-        raise EnginewrightError(
-            f"samples.source: the labels of {path} are {labels.dtype} of shape {labels.shape}; they must be whole "
-            f"numbers or names of shape ({len(images)},), one for each image"
-        )
-    written = None if labels is None else [str(label) for label in labels.tolist()]
-    labelled = class_each(written, listed, lambda index: f"{path}, image {index},")
+    labelled = _labels_of(path, labels, len(images), listed, "image")
     return ImageArray(path.name, pixels, *labelled, truths=truths_of(known, path, arrays, len(images)))
 
 
@@ -182,7 +176,7 @@ def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) ->
     labels = arrays.pop(LABELS, None) if known.labels else None
     names = {known.array, *([QUESTIONS] if known.questions else ())} - {LABELS}
     beside = {name: arrays.pop(name) for name in names & arrays.keys()}
-    _require_feedable(path, arrays, labels)
+    _require_feedable(path, arrays)
     truths = truths_of(known, path, beside, len(next(iter(arrays.values()))))
     paired = known.pairs and truths is not None
     if paired and (alone := [name for name, array in arrays.items() if array.shape[1:2] != (2,)]):
@@ -190,14 +184,11 @@ def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) ->
             f"samples.source: {path} has a score for each pair, so {alone[0]} needs the two samples of a pair along "
             f"its second axis, and its shape is {arrays[alone[0]].shape}"
         )
-    written = None if labels is None else [str(label) for label in labels.tolist()]
-    classes = class_each(written, listed, lambda index: f"{path}, sample {index},")
+    classes = _labels_of(path, labels, len(next(iter(arrays.values()))), listed, "sample")
     return Tensors(path.name, arrays, *classes, truths=truths, paired=paired)
 
 
-def _require_feedable(
-    path: Path, arrays: Mapping[str, NDArray[np.generic]], labels: NDArray[np.generic] | None
-) -> None:
+def _require_feedable(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     if not arrays:
         raise EnginewrightError(f"samples.source: {path} holds no array but labels; it needs one for each input")
     for name, array in arrays.items():
@@ -206,11 +197,19 @@ def _require_feedable(
                 f"samples.source: {name} of {path} is {array.dtype} of shape {array.shape}; inputs are "
                 f"{', '.join(INPUT_TYPES)}, with the samples along the first axis"
             )
-    if labels is not None and (labels.ndim != 1 or labels.dtype.kind not in "iuU"):
-        raise EnginewrightError(
-            f"samples.source: the labels of {path} must be whole numbers or names, one for each sample"
-        )
-    lengths = {name: len(array) for name, array in arrays.items()} | ({} if labels is None else {LABELS: len(labels)})
+    lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise EnginewrightError(f"samples.source: the arrays of {path} have different numbers of samples: {found}")
+
+
+def _labels_of(
+    path: Path, labels: NDArray[np.generic] | None, count: int, listed: Classes | None, what: str
+) -> tuple[list[int] | None, tuple[str, ...]]:
+    if labels is not None and (labels.shape != (count,) or labels.dtype.kind not in "iuU"):
+        raise EnginewrightError(
+            f"samples.source: the labels of {path} are {labels.dtype} of shape {labels.shape}; they must be whole "
+            f"numbers or names of shape ({count},), one for each {what}"
+        )
+    written = None if labels is None else [str(label) for label in labels.tolist()]
+    return class_each(written, listed, lambda index: f"{path}, {what} {index},")

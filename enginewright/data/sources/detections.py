@@ -2,17 +2,18 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError
 from ruamel.yaml.error import YAMLError
 
 from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.facts import COLUMNS, COUNTED, CROWD
 from enginewright.core.params.section import load_yaml, yaml_problem
-from enginewright.core.text import first_few, is_unicode
+from enginewright.core.text import first_few
 from enginewright.core.user_files import lies_in
 from enginewright.data.sources.files import (
     MOST_CLASSES,
@@ -26,113 +27,101 @@ from enginewright.data.sources.files import (
 from enginewright.data.sources.truth import Boxes, require_boxes, wrong_box
 
 ANNOTATIONS = "annotations.json"  # in a folder of images
-SECTIONS = ("images", "annotations", "categories")
+Identity = int | str
+
+
+class CocoImage(BaseModel):
+    id: Identity
+    file_name: str
+    width: int | None = None
+    height: int | None = None
+
+
+class CocoCategory(BaseModel):
+    id: Identity
+    name: Identity
+
+
+class CocoAnnotation(BaseModel):
+    image_id: Identity
+    category_id: Identity
+    bbox: tuple[float, float, float, float]  # left, top, width and height
+    iscrowd: bool = False
+
+
+class Coco(BaseModel):
+    images: Annotated[list[CocoImage], Field(min_length=1)]
+    annotations: list[CocoAnnotation]
+    categories: Annotated[list[CocoCategory], Field(min_length=1)]
 
 
 def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
     """Open NAME.json with its images in the folder NAME, or annotations.json within the folder of its images."""
     document = _read(file)
-    images = _by_id(file, document, "images", ("file_name",))
-    categories = _by_id(file, document, "categories", ("name",))
-    classes = listed or Classes.of([str(categories[each]["name"]) for each in sorted(categories)])
-    places = _places(file, categories, classes)
-    found: dict[Any, list[tuple[int, list[float]]]] = {identity: [] for identity in images}
-    for number, annotation in enumerate(document["annotations"]):
-        image, row = _row(file, number, annotation, images, places)
-        found[image].append((number, row))
+    images = _by_id(file, "images", document.images)
+    categories = _by_id(file, "categories", document.categories)
+    classes = listed or Classes.of(
+        [str(categories[each].name) for each in sorted(categories)], f"samples.source: {file}"
+    )
+    place_of = {key: place for place, key in enumerate(classes.keys)}
+    for number, category in enumerate(document.categories):
+        if str(category.name) not in place_of:
+            raise _mistake(file, "categories", number, f"is {category.name}, which is not in samples.class_names")
+    places = {each.id: place_of[str(each.name)] for each in document.categories}
+    found: dict[Identity, list[tuple[int, list[float]]]] = {identity: [] for identity in images}
+    known_of: dict[str, Collection[Identity]] = {"image_id": images, "category_id": places}
+    for number, annotation in enumerate(document.annotations):
+        for field, known in known_of.items():
+            if (value := getattr(annotation, field)) not in known:
+                there = "images" if field == "image_id" else "categories"
+                raise _mistake(file, "annotations", number, f"has the {field} {value}, which is not among the {there}")
+        if why := wrong_box(annotation.bbox):
+            raise _mistake(file, "annotations", number, why)
+        left, top, width, height = annotation.bbox
+        kind = CROWD if annotation.iscrowd else COUNTED
+        row = [places[annotation.category_id], left, top, left + width, top + height, kind]
+        found[annotation.image_id].append((number, row))
     rows = [np.array([row for _, row in each], np.float64).reshape(-1, COLUMNS) for each in found.values()]
     require_boxes(file, rows, classes.names)
     numbers = [[number for number, _ in each] for each in found.values()]
-    sizes = [_size(image) for image in images.values()]
+    sizes = [(each.width, each.height) if each.width and each.height else None for each in images.values()]
     boxes = Boxes(rows, lambda index, row: _where(file, "annotations", numbers[index][row]), sizes=sizes)
-    files = [_image_file(file, number, image, data) for number, image in enumerate(images.values())]
+    files = [_image_file(file, number, image.file_name, data) for number, image in enumerate(document.images)]
     # One without boxes would be listed, too.
     beside = {path for folder in {each.parent for each in files} for path in folder.iterdir() if is_image(path)}
-    if left := sorted(map(str, beside.difference(files))):
-        print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left, most=3)}")
-    names = [str(image["file_name"]) for image in images.values()]
-    return ImageFiles(files, names, None, classes.names, truths=boxes)
+    if left_out := sorted(map(str, beside.difference(files))):
+        print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left_out, most=3)}")
+    return ImageFiles(files, [image.file_name for image in document.images], None, classes.names, truths=boxes)
 
 
-def _read(file: Path) -> dict[str, list[Any]]:
+def _read(file: Path) -> Coco:
     try:
-        document: dict[str, list[Any]] = json.loads(file.read_text("utf-8"))
-    except json.JSONDecodeError as error:
-        raise EnginewrightError(f"samples.source: {file}, line {error.lineno}, is no JSON: {error.msg}") from None
-    except UnicodeDecodeError:
-        raise EnginewrightError(f"samples.source: {file} is no text in UTF-8") from None
-    except UNREADABLE as error:
-        raise EnginewrightError(f"samples.source: {file} cannot be read: {error}") from None
-    for name in SECTIONS:
-        if not isinstance(document, dict) or not isinstance(document.get(name), list):
-            raise EnginewrightError(
-                f"samples.source: {file} has no list '{name}'; annotations as COCO writes them have "
-                f"{', '.join(SECTIONS)}"
-            )
-    for name in ("images", "categories"):
-        if not document[name]:
-            raise EnginewrightError(f"samples.source: the list '{name}' of {file} is empty")
-    return document
+        return Coco.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = first["loc"]  # such as annotations, 3, bbox
+        where = _where(file, str(place[0]), int(place[1])) if len(place) > 1 else f"{file},"
+        what = ".".join(map(str, place)) or "the document"
+        raise EnginewrightError(f"samples.source: {where} {what}: {first['msg']}") from None
 
 
-def _by_id(file: Path, document: Mapping[str, list[Any]], name: str, fields: Sequence[str]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for number, entry in enumerate(document[name]):
-        for field in ("id", *fields):
-            if not isinstance(entry, dict) or not isinstance(entry.get(field), int | str):
-                raise _mistake(file, name, number, f"has no {field}")
-            if isinstance(entry[field], str) and not is_unicode(entry[field]):
-                raise _mistake(file, name, number, f"has a {field} with half a character, which no file can hold")
-        if entry["id"] in found:
-            raise _mistake(file, name, number, f"has the id {entry['id']} of another")
-        found[entry["id"]] = entry
+AnyEntry = TypeVar("AnyEntry", CocoImage, CocoCategory)
+
+
+def _by_id(file: Path, name: str, entries: Sequence[AnyEntry]) -> dict[Identity, AnyEntry]:
+    found: dict[Identity, AnyEntry] = {}
+    for number, entry in enumerate(entries):
+        if found.setdefault(entry.id, entry) is not entry:
+            raise _mistake(file, name, number, f"has the id {entry.id} of another")
     return found
 
 
-def _places(file: Path, categories: Mapping[Any, Any], classes: Classes) -> dict[Any, int]:
-    """Return the place of each category among the classes, in the order of the model's outputs."""
-    known = {key: place for place, key in enumerate(classes.keys)}
-    for number, category in enumerate(categories.values()):
-        if str(category["name"]) not in known:
-            what = f"is {category['name']}, which is not in samples.class_names"
-            raise _mistake(file, "categories", number, what)
-    if len({category["name"] for category in categories.values()}) < len(categories):
-        raise EnginewrightError(f"samples.source: {file} has two categories of one name")
-    return {identity: known[str(category["name"])] for identity, category in categories.items()}
-
-
-def _row(
-    file: Path, number: int, annotation: Any, images: Mapping[Any, Any], places: Mapping[Any, int]
-) -> tuple[Any, list[float]]:
-    """Return the image of an annotation, and its class, corners and kind."""
-    if not isinstance(annotation, dict):
-        raise _mistake(file, "annotations", number, "is no annotation")
-    for field, known in {"image_id": images, "category_id": places}.items():
-        value = annotation.get(field)
-        if not isinstance(value, int | str) or value not in known:
-            there = "images" if field == "image_id" else "categories"
-            raise _mistake(file, "annotations", number, f"has the {field} {value}, which is not among the {there}")
-    box = annotation.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(value, int | float) for value in box):
-        raise _mistake(file, "annotations", number, f"has no bbox of left, top, width and height, but {box}")
-    if why := wrong_box(box):
-        raise _mistake(file, "annotations", number, why)
-    left, top, width, height = (float(value) for value in box)
-    kind = CROWD if annotation.get("iscrowd") else COUNTED
-    return annotation["image_id"], [places[annotation["category_id"]], left, top, left + width, top + height, kind]
-
-
-def _size(image: Mapping[str, Any]) -> tuple[int, int] | None:
-    size = image.get("width"), image.get("height")
-    return size if isinstance(size[0], int) and isinstance(size[1], int) else None  # type: ignore[return-value]
-
-
-def _image_file(file: Path, number: int, image: Mapping[str, Any], data: Path) -> Path:
+def _image_file(file: Path, number: int, name: str, data: Path) -> Path:
     folders = (file.with_suffix(""), file.parent, file.parent / "images")
-    found = next((path for folder in folders if (path := folder / str(image["file_name"])).is_file()), None)
+    found = next((path for folder in folders if (path := folder / name).is_file()), None)
     if found is None:
         looked = f"neither in {folders[0]} nor in {folders[1]}" if file.name != ANNOTATIONS else f"not in {folders[1]}"
-        raise _mistake(file, "images", number, f"names {image['file_name']}, which is {looked}")
+        raise _mistake(file, "images", number, f"names {name}, which is {looked}")
     if not lies_in(found, data):
         raise _mistake(
             file, "images", number, f"names {found}, which lies outside {data}/: DVC would not see it change"
@@ -184,7 +173,7 @@ def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFil
             raise EnginewrightError(
                 f"samples.source: {root}/labels holds no box, and {CLASSES_FILES[0]} names no classes"
             )
-        classes = Classes.of([str(number) for number in range(most + 1)])
+        classes = Classes.of([str(number) for number in range(most + 1)], str(root))
     require_boxes(root, rows, classes.names)
     boxes = Boxes(rows, lambda index, row: f"{labels[names[index]]}, line {lines[index][row][0]},", shares=True)
     return ImageFiles(files, paths, None, classes.names, truths=boxes)
@@ -232,6 +221,6 @@ def _named_classes(root: Path) -> Classes | None:
             names = [names[number] for number in sorted(names)] if isinstance(names, dict) else names
     except (YAMLError, *UNREADABLE) as error:
         raise EnginewrightError(f"samples.source: {file} cannot be read: {yaml_problem(error)}") from None
-    if not isinstance(names, list) or not names or len({str(name) for name in names}) < len(names):
-        raise EnginewrightError(f"samples.source: {file} has no list of classes with a name for each")
-    return Classes.of([str(name) for name in names])
+    if not isinstance(names, list):
+        raise EnginewrightError(f"samples.source: {file} has no list of classes")
+    return Classes.of([str(name) for name in names], f"samples.source: {file}")

@@ -1,4 +1,5 @@
-"""Read images that are single files, and find the classes that their labels mean."""
+"""Read a folder of images, with a folder for each class, with masks beside them, or with images alone; and find the
+classes that labels mean."""
 
 import io
 import re
@@ -14,14 +15,14 @@ from numpy.typing import NDArray
 
 from enginewright.core.cores import Cluster, Work, in_parallel, spread
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import sha256
+from enginewright.core.files import Readable, sha256
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.progress import progress
 from enginewright.core.text import first_few
 from enginewright.core.user_files import lies_in, user_file
-from enginewright.data.preprocessing import ImageFile, Pixels, decode, in_form
+from enginewright.data.preprocessing import Pixels, decode, in_form
 from enginewright.data.sample_set import AT_ONCE, Sample
-from enginewright.data.sources.truth import Truths
+from enginewright.data.sources.truth import Masks, Truths
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff"}
 
@@ -114,7 +115,10 @@ class ImageFiles:
     def spread(self, indices: Sequence[int], how: Preprocessing, cluster: Cluster) -> Iterator[Prepared]:
         """Prepare images, with the decoding on other machines."""
         parts = [indices[start : start + AT_ONCE] for start in range(0, len(indices), AT_ONCE)]
-        given = (FilesPart(tuple(self.files[index] for index in part)) for part in parts)
+        given = (
+            FilesPart(tuple(ImageBytes(str(file), file.read_bytes()) for file in map(self.files.__getitem__, part)))
+            for part in parts
+        )
         for part, found in zip(parts, spread(Decoding(how), given, cluster), strict=True):
             yield from (self.prepare(index, how, each) for index, each in zip(part, found, strict=True))
 
@@ -125,12 +129,12 @@ class Decoded(NamedTuple):
     size: tuple[int, int]  # of the image as it is
 
 
-def decoded(file: ImageFile, how: Preprocessing) -> Decoded:
+def decoded(file: Readable, how: Preprocessing) -> Decoded:
     image = decode(file)
     return Decoded(sha256(file), in_form(image, how, file), image.size)
 
 
-class Carried(NamedTuple):
+class ImageBytes(NamedTuple):
     """A file that was read, to be decoded on another machine."""
 
     name: str
@@ -145,14 +149,10 @@ class Carried(NamedTuple):
 
 @dataclass(frozen=True)
 class FilesPart:
-    files: tuple[ImageFile, ...]
+    files: tuple[ImageBytes, ...]
 
     def packed(self) -> Self:
-        def content(file: ImageFile) -> bytes:
-            with file.open("rb") as opened:
-                return opened.read()
-
-        return type(self)(tuple(Carried(str(file), content(file)) for file in self.files))
+        return self
 
 
 @dataclass(frozen=True)
@@ -180,30 +180,27 @@ class Classes:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> "Classes":
-        return cls(tuple(names), tuple(names))
+    def of(cls, names: Sequence[str], where: str, keys: Sequence[str] = ()) -> "Classes":
+        """Return classes of distinct names, which are the keys, too, if there are no others."""
+        classes = cls(tuple(keys or names), tuple(names))
+        twice = [key for key, count in Counter(classes.keys).items() if count > 1]
+        if twice or not names:
+            raise EnginewrightError(f"{where} names {f'the class {twice[0]} twice' if twice else 'no class'}")
+        return classes
 
 
 def read_classes(given: str | tuple[str, ...] | None, data: Path) -> Classes | None:
     """Return the classes of the user's list, or of a text file: a line is key, tab and name, or one for both."""
-    if given is None:
-        return None
-    if isinstance(given, tuple):
-        return _require_distinct(Classes.of(given), "samples.class_names")
-    path = user_file(given, data, "samples.class_names", "null, a list")
+    where = "samples.class_names"
+    if given is None or isinstance(given, tuple):
+        return None if given is None else Classes.of(given, where)
+    path = user_file(given, data, where, "null, a list")
     try:
         lines = [line.strip().partition("\t") for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     except (UnicodeDecodeError, IsADirectoryError):
-        raise EnginewrightError(f"samples.class_names: {path} is not a text file with a class per line") from None
-    keys, names = [key.strip() for key, _, _ in lines], [(name or key).strip() for key, _, name in lines]
-    return _require_distinct(Classes(tuple(keys), tuple(names)), f"samples.class_names: {path}")
-
-
-def _require_distinct(classes: Classes, where: str) -> Classes:
-    twice = [key for key, count in Counter(classes.keys).items() if count > 1]
-    if twice or not classes.keys:
-        raise EnginewrightError(f"{where} names {f'the class {twice[0]} twice' if twice else 'no class'}")
-    return classes
+        raise EnginewrightError(f"{where}: {path} is not a text file with a class per line") from None
+    names, keys = [(name or key).strip() for key, _, name in lines], [key.strip() for key, _, _ in lines]
+    return Classes.of(names, f"{where}: {path}", keys)
 
 
 def class_each(
@@ -218,22 +215,17 @@ def class_each(
 
 def _classes_of(labels: Sequence[str], where: Where) -> Classes:
     """Return the classes that labels name: names in alphabetical order, or all numbers from 0 to the largest."""
-    names = [index for index, label in enumerate(labels) if not NUMBER.fullmatch(label)]
-    if len(names) == len(labels):
-        return Classes.of(sorted(set(labels)))
-    if names:
-        raise EnginewrightError(
-            f"samples.source: {where(names[0])} gives the label {labels[names[0]]!r}, while others are numbers: "
-            "label all with names, or all with numbers, or list the classes under samples.class_names"
-        )
-    broken = [index for index, label in enumerate(labels) if _whole(label) is None]
-    if broken:
-        raise EnginewrightError(
-            f"samples.source: {where(broken[0])} gives the label {labels[broken[0]]!r}, which is no whole number: "
-            "label with numbers from 0, or list the classes under samples.class_names"
-        )
-    most = max(_whole(label) or 0 for label in labels)
-    return Classes.of([str(number) for number in range(min(max(most, 0), MOST_CLASSES) + 1)])
+    if not any(map(NUMBER.fullmatch, labels)):
+        return Classes.of(sorted(set(labels)), "")
+    numbers = []
+    for index, label in enumerate(labels):
+        if (number := _whole(label)) is None:
+            raise EnginewrightError(
+                f"samples.source: {where(index)} gives the label {label!r}: label all with names, or all with whole "
+                "numbers from 0, or list the classes under samples.class_names"
+            )
+        numbers.append(number)
+    return Classes.of([str(number) for number in range(min(max(0, *numbers), MOST_CLASSES) + 1)], "")
 
 
 def _places(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
@@ -259,3 +251,83 @@ def _whole(label: str) -> int | None:
     if not found or (found[2] or "").strip(".0"):
         return None
     return int(found[1][: MOST_DIGITS + 1])
+
+
+# The split that users most likely want comes first.
+SPLITS = ("validation", "valid", "val", "test", "training", "train")
+
+
+def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    unlabeled = sorted(entry for entry in root.iterdir() if is_image(entry))
+    _refuse_splits(root, folders)
+    labeled = [(file, folder.name) for folder in folders for file in sorted(folder.rglob("*")) if is_image(file)]
+    _print_what_is_left_out(root)
+    if not labeled and not unlabeled:
+        raise EnginewrightError(
+            f"samples.source: {root} holds no images: it needs a folder per class, such as {root}/cat/1.jpg, or images "
+            "alone, which then have no labels"
+        )
+    if labeled and unlabeled:
+        raise EnginewrightError(
+            f"samples.source: {root} holds images both in class folders, such as {labeled[0][0]}, and beside them, "
+            f"such as {unlabeled[0]}: move them into a class folder, or out"
+        )
+    files = [file for file, _ in labeled] or unlabeled
+    for file in files:
+        require_within(file, data)
+    labels = [folder for _, folder in labeled]
+    if labels and not listed:  # only the user knows if a folder without images is a class
+        if empty := sorted({folder.name for folder in folders} - {*labels}):
+            raise EnginewrightError(
+                f"samples.source: {root} holds folders without images, {first_few(empty, most=3)}: take them out, "
+                "or, if they are classes, list all of them under samples.class_names"
+            )
+        listed = Classes.of([folder.name for folder in folders], f"samples.source: {root}")
+    names = [file.relative_to(root).as_posix() for file in files]
+    return ImageFiles(files, names, *class_each(labels or None, listed, lambda index: f"the folder of {files[index]}"))
+
+
+def _print_what_is_left_out(root: Path) -> None:
+    """Notes may lie beside images, but photos of an unknown type would be missed. Links within a class are not
+    followed, as they could lead in a circle."""
+    inside = sorted(root.rglob("*"))
+    files = [path for path in inside if path.is_file() and not is_image(path)]
+    visible = (file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts))
+    if others := Counter(file.suffix.lower() or "no suffix" for file in visible):
+        counts = ", ".join(f"{count} of {suffix}" for suffix, count in sorted(others.items()))
+        print(f"{root}: files that are no images by their names are left out: {counts}")
+    links = [path for path in inside if path.is_symlink() and not path.is_file()]
+    if out := [link for link in links if not (link.is_dir() and link.parent == root)]:
+        print(f"{root}: links to folders, and to what is not there, are left out: {len(out)}, such as {out[0]}")
+
+
+def _refuse_splits(root: Path, folders: list[Path]) -> None:
+    """Refuse train/CLASS and val/CLASS, which are splits. A class may be called train if it holds images."""
+
+    def holds_folders_only(folder: Path) -> bool:
+        entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+        return any(entry.is_dir() for entry in entries) and not any(is_image(entry) for entry in entries)
+
+    if found := [folder.name for folder in folders if folder.name in SPLITS and holds_folders_only(folder)]:
+        best = min(found, key=SPLITS.index)
+        raise EnginewrightError(
+            f"samples.source: {root} holds {', '.join(found)}, which look like the splits of a data set and not like "
+            f"classes; name one of them, such as {root / best}: validation and calibration images are drawn from it"
+        )
+
+
+def open_masked_folder(root: Path, data: Path, listed: Classes | None, ignore: int) -> ImageFiles:
+    """Open the folders `images` and `masks`, in which an image and its mask have the same name."""
+    images, masks = (pictures(root / name, data) for name in ("images", "masks"))
+    if not images:
+        raise EnginewrightError(
+            f"samples.source: {root} holds no images for segmentation: it needs {root}/images, and {root}/masks with "
+            "a PNG of class numbers of the same name for each"
+        )
+    if masks:
+        require_pairs(root, images, masks, "masks")
+    files = [images[name] for name in sorted(images)]
+    truths = Masks([masks[name] for name in sorted(images)], ignore) if masks else None
+    paths = [file.relative_to(root).as_posix() for file in files]
+    return ImageFiles(files, paths, None, listed.names if listed else (), truths=truths)

@@ -6,9 +6,11 @@ answer."""
 
 import csv
 import hashlib
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,77 +26,47 @@ from enginewright.data.sample_set import Sample
 from enginewright.data.sources.files import Classes, ImageFiles, at_line, class_each
 from enginewright.data.sources.truth import QUESTIONS, Masks, Numbers, Truths, ranked, truths_of
 
-Cells = tuple[int, list[str]]  # the number of a line, and its cells
+Row = tuple[int, Mapping[str, Any]]  # the number of the line, and what stands there by column
 
 
 def open_table(table: Path, data: Path, listed: Classes | None, known: Known) -> ImageFiles:
     """Open a CSV of the paths of images, with or without a column of labels or masks, or with columns of targets."""
     column = "label" if known.pairs else known.column  # of pairs of images, no table tells
-    header, rows = _read_images(table, column)
-    files = [_file(table, line, cells[0], data) for line, cells in rows]
+    columns, rows = read_rows(table)
+    if columns[:1] != ["path"] or {*columns[1:]} - {column} or (len(columns) > 2 and column in ("label", "mask")):
+        raise EnginewrightError(
+            f"samples.source: {table} must begin with the line path,{column} or path, and not with {','.join(columns)}"
+        )
+    files = [_file(table, row, "path", data) for row in rows]
     seen: dict[Path, int] = {}
     for (line, _), file in zip(rows, files, strict=True):
         if (first := seen.setdefault(file.resolve(), line)) != line:  # it could be in calibration and validation
             raise at_line(table, line, f"names {file}, as line {first} does")
     truths: Truths | None = None
-    if header[1:2] == ["mask"]:
-        truths = Masks([_file(table, line, cells[1], data) for line, cells in rows], known.ignore)
-    elif header[1:2] == ["target"]:
-        numbers = np.array([[_number(table, line, cell) for cell in cells[1:]] for line, cells in rows])
+    if "mask" in columns:
+        truths = Masks([_file(table, row, "mask", data) for row in rows], known.ignore)
+    elif column in columns and column != "label":
+        numbers = np.array([_numbers(table, row, column) for row in rows])
         truths = ranked(numbers, None) if known.questions else Numbers(numbers)
-    labels = [cells[1].strip() for _, cells in rows] if "label" in header else None
-    if labels and "" in labels:
-        raise at_line(table, rows[labels.index("")][0], "has no label; images without labels need a CSV without them")
+    labels = [_cell(table, row, "label") for row in rows] if "label" in columns else None
     classes = class_each(labels, listed, lambda index: f"{table}, line {rows[index][0]},")
-    return ImageFiles(files, [cells[0].strip() for _, cells in rows], *classes, truths=truths)
+    return ImageFiles(files, [row["path"].strip() for _, row in rows], *classes, truths=truths)
 
 
-def _read_images(table: Path, column: str) -> tuple[list[str], list[Cells]]:
-    try:
-        with table.open(encoding="utf-8-sig", newline="") as file:  # spreadsheets put a byte order mark first
-            reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, cells) for cells in reader if cells]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise EnginewrightError(f"samples.source: {table} is not a CSV file in UTF-8: {error}") from None
-    header = [cell.strip() for cell in rows[0][1]] if rows else []
-    if header[:1] != ["path"] or header[1:] != [column] * (len(header) - 1 if column == "target" else len(header[1:2])):
-        found = f"its first line is {','.join(header)!r}" if rows else "it is empty"
-        raise EnginewrightError(f"samples.source: {table} must begin with the line path,{column} or path, but {found}")
-    if len(rows) == 1:
-        raise EnginewrightError(f"samples.source: {table} lists no images, only its header")
-    _require_equally_many(table, header, rows)
-    return header, rows[1:]
-
-
-def _require_equally_many(table: Path, header: Sequence[str], rows: Sequence[Cells]) -> None:
-    for line, cells in rows:
-        if len(cells) != len(header):
-            raise at_line(table, line, f"has {len(cells)} cells, and the header has {len(header)}")
-
-
-def _file(table: Path, line: int, path: str, data: Path) -> Path:
+def _file(table: Path, row: Row, column: str, data: Path) -> Path:
     """Return the file of a path, which is relative to the folder of the CSV."""
-    file = table.parent / path.strip()
+    line, path = row[0], str(row[1][column]).strip()
+    file = table.parent / path
     if not file.is_file():
-        raise at_line(table, line, f"names {path.strip()!r}, but {file} is not a file")
+        raise at_line(table, line, f"names {path!r}, but {file} is not a file")
     if not lies_in(file, data):
-        raise at_line(table, line, f"names {path.strip()!r}, which lies outside {data}/: DVC would not see it change")
+        raise at_line(table, line, f"names {path!r}, which lies outside {data}/: DVC would not see it change")
     return file
-
-
-def _number(table: Path, line: int, cell: str) -> float:
-    try:
-        if math.isfinite(number := float(cell)):
-            return number
-    except ValueError:
-        pass
-    raise at_line(table, line, f"has the target {cell.strip()!r}, which is no finite number")
 
 
 ONE, TWO = ("text",), ("text_a", "text_b")
 QUESTION = "question"  # the column that says which rows are answers to one question
 SUFFIXES = (".csv", ".jsonl", ".txt")
-Row = tuple[int, Mapping[str, Any]]  # the number of the line, and what stands there by column
 
 
 @dataclass(frozen=True)
@@ -156,7 +128,7 @@ def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known
         told[QUESTIONS] = np.array([_cell(path, row, QUESTION) for row in rows])
     elif known.questions and needed == TWO:
         told[QUESTIONS] = np.array([text[0] for text in texts])
-    if column in columns and (paired or column == "target"):
+    if column in columns and column != "label" and paired == known.pairs:
         numbers = [_numbers(path, row, column) for row in rows]
         if odd := [row[0] for row, each in zip(rows, numbers, strict=True) if len(each) != len(numbers[0])]:
             raise at_line(path, odd[0], f"has another number of {column}s than line {rows[0][0]}")
@@ -175,45 +147,42 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
         raise EnginewrightError(f"samples.source: {path} is not a text file in UTF-8") from None
     if path.suffix == ".csv":
         columns, rows = _read_csv(path, content)
-    elif path.suffix == ".jsonl":
-        columns, rows = _read_json_lines(path, content)
     else:
-        columns, rows = [*ONE], [(n, {"text": line}) for n, line in enumerate(content.split("\n"), 1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
+        is_json = path.suffix == ".jsonl"
+        rows = [(number, _read_json(path, number, line) if is_json else {"text": line}) for number, line in lines]
+        columns = list(rows[0][1]) if rows else []
     if not rows:
-        raise EnginewrightError(f"samples.source: {path} holds no texts")
+        raise EnginewrightError(f"samples.source: {path} holds no samples")
     return columns, rows
 
 
 def _read_csv(path: Path, content: str) -> tuple[list[str], list[Row]]:
-    reader = csv.reader(content.splitlines(keepends=True), strict=True)
+    reader = csv.reader(io.StringIO(content), strict=True)
     try:
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as error:
         raise EnginewrightError(f"samples.source: {path}, line {reader.line_num}, is not CSV: {error}") from None
     header = [cell.strip() for cell in lines[0][1]] if lines else []
-    _require_equally_many(path, header, lines)
     rows: list[Row] = []
     for line, cells in lines[1:]:
-        by_column: dict[str, Any] = dict(zip(header, cells, strict=True))
-        if "target" in header:  # several columns may have this name
-            by_column["target"] = [cell for name, cell in zip(header, cells, strict=True) if name == "target"]
-        rows.append((line, by_column))
+        if len(cells) != len(header):
+            raise at_line(path, line, f"has {len(cells)} cells, and the header has {len(header)}")
+        of_name = {name: [cell for other, cell in zip(header, cells, strict=True) if other == name] for name in header}
+        rows.append((line, {name: each if len(each) > 1 else each[0] for name, each in of_name.items()}))
     return header, rows
 
 
-def _read_json_lines(path: Path, content: str) -> tuple[list[str], list[Row]]:
-    rows: list[Row] = []
-    for number, line in enumerate(content.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-        except UNREADABLE as error:
-            raise at_line(path, number, f"is not JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise at_line(path, number, 'is no JSON object, such as {"text": "..."}')
-        rows.append((number, found))
-    return list(rows[0][1]) if rows else [], rows
+def _read_json(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except UNREADABLE as error:
+        raise at_line(path, number, f"is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise at_line(path, number, 'is no JSON object, such as {"text": "..."}')
+    if not is_unicode(json.dumps(found, ensure_ascii=False)):
+        raise at_line(path, number, "holds half a character, which no file can hold")
+    return found
 
 
 def text_in(path: Path, row: Row, column: str) -> str:
@@ -221,29 +190,24 @@ def text_in(path: Path, row: Row, column: str) -> str:
     if not isinstance(text, str) or not text.strip():
         found = "is empty" if isinstance(text, str) else f"is {text!r}, and no text"
         raise at_line(path, row[0], f"{column} {found if column in row[1] else 'is missing'}")
-    return _unicode(path, row, column, text)
-
-
-def _unicode(path: Path, row: Row, column: str, text: str) -> str:
-    if not is_unicode(text):
-        raise at_line(path, row[0], f"{column} holds half a character, which no file can hold")
     return text
 
 
 def _cell(path: Path, row: Row, column: str) -> str:
     value = row[1].get(column)
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise at_line(path, row[0], f"has no {column}; texts without any need a file without that column")
-    return _unicode(path, row, column, str(value)).strip()
+        raise at_line(path, row[0], f"has no {column}; samples without any need a file without that column")
+    return str(value).strip()
 
 
 def _numbers(path: Path, row: Row, column: str) -> list[float]:
     given: Any = row[1].get(column)
-    values = given if isinstance(given, list) else [given]
-    try:
-        numbers = [float(value) for value in values]
-    except UNREADABLE:
-        numbers = [math.nan]
-    if not all(map(math.isfinite, numbers)):
-        raise at_line(path, row[0], f"has the {column} {given!r}, which is no finite number")
+    numbers: list[float] = []
+    for value in given if isinstance(given, list) else [given]:
+        number = math.nan
+        with suppress(*UNREADABLE):
+            number = float(value)
+        if not math.isfinite(number):
+            raise at_line(path, row[0], f"has the {column} {value!r}, which is no finite number")
+        numbers.append(number)
     return numbers

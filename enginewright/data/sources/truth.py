@@ -25,12 +25,9 @@ Rows = NDArray[np.float64]
 
 
 class Truths(Protocol):
-    def like(self, how: Preprocessing | None) -> NDArray[np.generic]:
-        """Return an array of the type and shape that each sample has."""
-        ...
-
     def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
-        """Return what is known of a sample; `size` is the width and height of its image."""
+        """Return what is known of a sample, in an array of one type and shape for all; `size` is the width and height
+        of its image."""
         ...
 
 
@@ -69,13 +66,9 @@ class Boxes:
     shares: bool = False
     sizes: Sequence[tuple[int, int] | None] = ()  # width and height of the images as the annotations have them
 
-    def like(self, how: Preprocessing | None) -> Rows:
-        """Return the shape of an array that has room for the most boxes in an image: then the truth of any samples can
-        be taken from one array. A filling row is 48 bytes."""
-        return np.empty((self._most, COLUMNS))
-
     @cached_property
     def _most(self) -> int:
+        """Return how many boxes each array has room for, so that all can be one. A filling row is 48 bytes."""
         return max(map(len, self.rows), default=0)
 
     def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> Rows:
@@ -155,14 +148,10 @@ class Numbers:
 
     rows: NDArray[np.generic]
 
-    def like(self, how: Preprocessing | None) -> NDArray[np.generic]:
-        return np.empty(self.rows.shape[1:], self.rows.dtype.newbyteorder("="))
-
     def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
-        return np.ascontiguousarray(self.rows[index], self.rows.dtype.newbyteorder("="))
+        return np.asarray(self.rows[index], self.rows.dtype.newbyteorder("="))
 
 
-@dataclass(frozen=True)
 class Ranked(Numbers):
     """The targets of samples to be ranked, NaN if there are none, and the numbers of the questions that they answer."""
 
@@ -184,9 +173,6 @@ class Masks:
 
     masks: Sequence[Path] | NDArray[np.generic]
     ignore: int
-
-    def like(self, how: Preprocessing | None) -> NDArray[np.generic]:
-        return np.empty(how.crop if how else np.asarray(self.masks[0]).shape, np.uint8)
 
     def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
         """Scale and crop a mask as its image was, without mixing classes."""

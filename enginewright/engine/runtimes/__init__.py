@@ -1,25 +1,36 @@
-"""The runtimes behind one protocol. Each has a module of its own, the only one that imports its library."""
+"""The runtimes behind one protocol, and which one this machine has. Each has a module of its own, the only one that
+imports its library."""
 
+import platform
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.facts import RuntimeName
+from enginewright.core.cores import usable_cores
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import RUNTIMES, RuntimeName
 from enginewright.core.params.build import InferenceParams
-from enginewright.engine.machine import Moments
+from enginewright.engine.gpu import NO_GPU, Hardware, find_gpu, why_no_gpu
+from enginewright.engine.machine import Machine
 from enginewright.engine.record import UNKNOWN, Layer, LayerTime
 from enginewright.graph.interface import Blueprint
 
 Arrays = Mapping[str, NDArray[np.generic]]
 CallTimes = Sequence[tuple[str, float]]  # the name and the milliseconds of each layer, in the order of execution
 WARM_UP = 3  # calls before those that are traced
+GPU_RUNTIMES: tuple[RuntimeName, ...] = ("tensorrt", "onnxruntime")  # for runtime: auto, the preferred one first
+INSTRUCTION_SETS = (
+    "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8",
+    "asimd", "asimddp", "bf16", "i8mm", "sve",
+)  # fmt: skip
 
 
 class Session(Protocol):
@@ -34,14 +45,6 @@ class Session(Protocol):
         includes the copies to it and back, and the call returns the seconds without them."""
 
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class ClockedSession(Session, Protocol):
-    """A session on a GPU."""
-
-    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, which tells when each part of it began and ended."""
 
 
 class Runtime(Protocol):
@@ -86,11 +89,17 @@ def load_runtime(name: RuntimeName | str) -> Runtime:
 
 def median_times(layers: Sequence[Layer], calls: Sequence[CallTimes]) -> list[LayerTime]:
     """Return the layers with the medians of their times. Layers that share a name are matched to times in order."""
+
+    def numbered(names: Iterable[str]) -> list[tuple[str, int]]:
+        """Number the names that are alike, from 0 on."""
+        counts: defaultdict[str, Iterator[int]] = defaultdict(count)
+        return [(name, next(counts[name])) for name in names]
+
     times: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for call in calls:
-        for key, (_, milliseconds) in zip(_numbered(name for name, _ in call), call, strict=True):
+        for key, (_, milliseconds) in zip(numbered(name for name, _ in call), call, strict=True):
             times[key].append(milliseconds)
-    known = dict(zip(_numbered(layer.name for layer in layers), layers, strict=True))
+    known = dict(zip(numbered(layer.name for layer in layers), layers, strict=True))
     for name, number in [key for key in times if key not in known]:  # nothing is known of these but their times
         known[name, number] = Layer(name=name, kind=UNKNOWN, precision=UNKNOWN, computes=False)
     return [
@@ -99,7 +108,58 @@ def median_times(layers: Sequence[Layer], calls: Sequence[CallTimes]) -> list[La
     ]
 
 
-def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
-    """Number the names that are alike, from 0 on."""
-    counts: defaultdict[str, Iterator[int]] = defaultdict(count)
-    return [(name, next(counts[name])) for name in names]
+def describe_machine(asked: str) -> Machine:
+    """Return all that an engine and a timing depend on here. If the runtime is `auto`, this is where it is chosen."""
+    name = asked if asked != "auto" else _preferred()
+    runtime = load_runtime(name)
+    if missing := runtime.missing():
+        raise EnginewrightError(f"runtime: {name} is asked for in params.yaml, but {missing}")
+    device = runtime.device()
+    hardware = find_cpu() if device == "cpu" else _gpu_for(name)
+    return Machine(
+        runtime=name,
+        runtime_version=runtime.version(),
+        device=device,
+        **hardware._asdict(),
+        cores=usable_cores(),
+        operating_system=f"{platform.system()} {platform.machine()}",
+    )
+
+
+def _gpu_for(runtime: str) -> Hardware:
+    if gpu := find_gpu():
+        return gpu
+    facts = RUNTIMES[runtime]
+    if facts.builds_without_gpu:
+        _say_why_gpu_is_not_used(f"runtime: {runtime} builds without the GPU")
+        return Hardware(device_name="a machine without a GPU", capability="", driver="", cuda="")
+    advice = "; runtime: tensorrt_rtx builds without one" if facts.is_tensorrt else ""
+    raise EnginewrightError(f"runtime: {runtime} needs an NVIDIA GPU, but {why_no_gpu()}{advice}")
+
+
+def _say_why_gpu_is_not_used(consequence: str) -> None:
+    """Print the reason, unless there is simply no GPU."""
+    if (reason := why_no_gpu()) != NO_GPU:
+        print(f"{consequence}: {reason}", file=sys.stderr)
+
+
+def find_cpu() -> Hardware:
+    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()]
+    facts = {key.strip(): value.strip() for key, _, value in lines}
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    known = set((facts.get("flags") or facts.get("Features") or "").split())
+    return Hardware(name, " ".join(flag for flag in INSTRUCTION_SETS if flag in known), driver="", cuda="")
+
+
+def _preferred() -> RuntimeName:
+    """Choose TensorRT or else ONNX Runtime's CUDA provider where there is a GPU, and OpenVINO on any other machine."""
+    if find_gpu() is None:
+        _say_why_gpu_is_not_used("runtime: auto goes on without the GPU")
+        return "openvino"
+    for name in GPU_RUNTIMES:
+        runtime = load_runtime(name)
+        missing = runtime.missing()
+        if not missing and runtime.device() == "cuda":
+            return name
+        print(f"runtime: auto does not take {name}: {missing or 'it has no access to the GPU'}", file=sys.stderr)
+    return "openvino"

@@ -31,8 +31,6 @@ CALLS_PER_ROUND = 4
 
 
 class OpenVINO:
-    """Compile and run engines on the CPU."""
-
     def missing(self) -> str | None:
         return not_installed("openvino")
 
@@ -142,8 +140,7 @@ def _imported(folder: Path, settings: dict[str, Any]) -> Any:
 
 def _settings(threads: int) -> dict[str, Any]:
     """Obey the types of the graph: on a CPU with bf16 units, the default would run float32 as bf16."""
-    limit = {"INFERENCE_NUM_THREADS": threads} if threads else {}
-    return {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, **limit}
+    return {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
 
 
 def _executed(compiled: Any) -> Iterable[Any]:

@@ -1,6 +1,7 @@
 """Read an ONNX graph as OpenVINO's own model, in a form that it computes rightly and fast. All changes work around bugs
 of OpenVINO, or of oneDNN, whose kernels it runs, and compute the same."""
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,6 @@ def _nodes(model: Any, kinds: set[str]) -> list[Any]:
 
 
 def _kind(output: Any) -> str:
-    """Return the operator that gives this output."""
     return str(output.get_node().get_type_name())
 
 
@@ -100,13 +100,10 @@ def _replace(output: Any, other: Any) -> None:
 
 
 def _keep_apart_from_quantization(model: Any) -> None:
-    """Keep a quantization apart from two kinds of operators that OpenVINO makes one step with it.
-
-    Of factors per channel it applies the first one to all channels, where some are negative and the batch size varies,
-    as in ConvNeXt's layer scale, or where axes are moved or reduced between the two, as by a mean over tokens. A
-    maximum or minimum over axes, whatever else lies between, it takes of bytes, without the values' fractions: seen in
-    VOLO's head.
-    """
+    """Keep a quantization apart from what OpenVINO makes one step with it. Of factors per channel it applies the first
+    one to all channels, where some are negative and the batch size varies, as in ConvNeXt's layer scale, or where axes
+    are moved or reduced between the two, as by a mean over tokens. A maximum or minimum over axes, whatever else lies
+    between, it takes of bytes, without the values' fractions: seen in VOLO's head."""
     for quantization in _nodes(model, {"FakeQuantize"}):
         source = quantization.input_value(0)
         if _has_misplaced_factors(source) or _is_of_extremes(source):
@@ -152,9 +149,9 @@ def _give_products_one_reader(model: Any) -> None:
     for product in _nodes(model, PRODUCTS):
         readers = product.output(0).get_target_inputs()
         if len(readers) > 1 and any(port.get_node().get_type_name() == "FakeQuantize" for port in readers):
-            same = openvino().opset13.maximum(product.output(0), LOWEST)
+            same = openvino().opset13.maximum(product.output(0), LOWEST).output(0)
             for port in readers:
-                port.replace_source_output(same.output(0))
+                port.replace_source_output(same)
 
 
 def _keep_products_out_of_appended_axes(model: Any) -> None:
@@ -182,8 +179,7 @@ def _appends_axes(before: Any, after: Any) -> bool:
     old, new = before.get_partial_shape(), after.get_partial_shape()
     if old.rank.is_dynamic or new.rank.is_dynamic or not 2 < len(old) < len(new):
         return False
-    sizes = list(old)[1:] + [1] * (len(new) - len(old))  # those of one sample
-    return all(found == size for found, size in zip(list(new)[1:], sizes, strict=True))
+    return all(found == size for found, size in zip_longest(list(new)[1:], list(old)[1:], fillvalue=1))
 
 
 def _select_by_lists(model: Any) -> None:
@@ -248,40 +244,29 @@ def _lay_tokens_in_a_row(model: Any) -> None:
     done: set[str] = set()
     for node in model.get_ordered_ops():
         if node.get_name() not in done and _multiplies_tokens(node) and _is_rounded(node):
-            chain = _chain(node)
+            chain = [node]  # and the operators behind it that treat every token alike, while nothing else reads them
+            while len(readers := chain[-1].output(0).get_target_inputs()) == 1:
+                (port,) = readers
+                if not _treats_tokens_alike(port.get_node(), port.get_index()):
+                    break
+                chain.append(port.get_node())
             done.update(each.get_name() for each in chain)
             _lay_in_a_row(chain)
     if done:
         model.validate_nodes_and_infer_types()
 
 
-def _chain(product: Any) -> list[Any]:
-    """Return the product and the operators behind it that treat every token alike, while nothing else reads them."""
-    chain = [product]
-    while len(readers := chain[-1].output(0).get_target_inputs()) == 1:
-        (port,) = readers
-        if not _treats_tokens_alike(port.get_node(), port.get_index()):
-            break
-        chain.append(port.get_node())
-    return chain
-
-
 def _treats_tokens_alike(node: Any, index: int) -> bool:
+    """Tell whether an operator that reads tokens as this input, beside constants for channels, does so."""
     if node.get_type_name() in ON_EACH_NUMBER:
         return True
-    if node.get_type_name() in WITH_CONSTANTS:
-        axes = len(node.input_value(index).get_partial_shape())
-        others = [each for number, each in enumerate(node.input_values()) if number != index]
-        return all(_is_for_channels(other, axes) for other in others)
-    return index == 0 and _multiplies_tokens(node)
-
-
-def _is_for_channels(constant: Any, axes: int) -> bool:
-    """Tell whether it is a constant, the same for each token, that adds none to the tokens' axes."""
-    if _kind(constant) != "Constant":
+    if node.get_type_name() not in WITH_CONSTANTS:
+        return index == 0 and _multiplies_tokens(node)
+    others = [each for number, each in enumerate(node.input_values()) if number != index]
+    if any(_kind(other) != "Constant" for other in others):
         return False
-    shape = list(constant.get_shape())
-    return len(shape) <= axes and all(size == 1 for size in shape[:-1])
+    axes, shapes = len(node.input_value(index).get_partial_shape()), [list(other.get_shape()) for other in others]
+    return all(len(shape) <= axes and set(shape[:-1]) <= {1} for shape in shapes)
 
 
 def _multiplies_tokens(node: Any) -> bool:
@@ -295,63 +280,51 @@ def _multiplies_tokens(node: Any) -> bool:
 
 
 def _lay_in_a_row(chain: list[Any]) -> None:
+    def reshaped(output: Any, sizes: list[int]) -> Any:
+        return openvino().opset13.reshape(output, np.array([0, *sizes]), special_zero=True).output(0)
+
+    def sizes_of_a_sample(output: Any) -> list[int]:
+        return [size.get_length() for size in list(output.get_partial_shape())[1:]]
+
     first, last = chain[0].input(0), chain[-1].output(0)
-    readers, sizes = last.get_target_inputs(), _sizes_of_a_sample(last)
-    channels = _sizes_of_a_sample(first.get_source_output())[-1]
-    first.replace_source_output(_reshaped(first.get_source_output(), [-1, channels]))
+    readers, sizes = last.get_target_inputs(), sizes_of_a_sample(last)
+    channels = sizes_of_a_sample(first.get_source_output())[-1]
+    first.replace_source_output(reshaped(first.get_source_output(), [-1, channels]))
     for port in (port for node in chain for port in node.inputs()):
         constant = port.get_source_output()
         if _kind(constant) == "Constant" and len(constant.get_shape()) > 3:  # more axes than the tokens have now
             array = constant.get_node().data.reshape(constant.get_shape()[-3:])
             port.replace_source_output(openvino().opset13.constant(array).output(0))
-    back = _reshaped(last, sizes)
+    back = reshaped(last, sizes)
     for port in readers:
         port.replace_source_output(back)
-
-
-def _sizes_of_a_sample(output: Any) -> list[int]:
-    return [size.get_length() for size in list(output.get_partial_shape())[1:]]
-
-
-def _reshaped(output: Any, sizes: list[int]) -> Any:
-    return openvino().opset13.reshape(output, np.array([0, *sizes]), special_zero=True).output(0)
 
 
 def _normalize_in_bf16(model: Any) -> None:
     """Let a normalization read and write bf16 where OpenVINO converts to float32 before it and back behind it, as
     ONNX's LayerNormalization asks for. Its kernel sums in float32 all the same, and the two conversions take longer
     than it does."""
-    norms = [node for node in _nodes(model, {"MVN"}) if _is_between_bf16(node)]
-    for norm in norms:
-        norm.input(0).replace_source_output(norm.input_value(0).get_node().input_value(0))
-    if norms:
-        model.validate_nodes_and_infer_types()
-
-
-def _is_between_bf16(norm: Any) -> bool:
-    bf16, given = openvino().Type.bf16, norm.input_value(0)
-    was_bf16 = _kind(given) == "Convert" and given.get_node().input_value(0).get_element_type() == bf16
-    return was_bf16 and {port.get_node().get_element_type() for port in norm.output(0).get_target_inputs()} == {bf16}
+    bf16 = openvino().Type.bf16
+    for norm in _nodes(model, {"MVN"}):
+        given, readers = norm.input_value(0), norm.output(0).get_target_inputs()
+        was_bf16 = _kind(given) == "Convert" and given.get_node().input_value(0).get_element_type() == bf16
+        if was_bf16 and {port.get_node().get_element_type() for port in readers} == {bf16}:
+            norm.input(0).replace_source_output(given.get_node().input_value(0))
+    model.validate_nodes_and_infer_types()
 
 
 def _spell_out_attention(model: Any) -> None:
     """Write an attention in bf16 without a factor as the products and the Softmax that it is. OpenVINO does the same
     later, but with a factor of one, for whose sake it transposes all keys: Swin-T then takes 1.06 times as long."""
+    operators = openvino().opset13
     for attention in _nodes(model, {"ScaledDotProductAttention"}):
-        if _lacks_a_factor(attention):
-            queries, keys, values, mask, _ = attention.input_values()
-            operators = openvino().opset13
+        if attention.get_input_size() < 5:  # it has no mask, or no factor
+            continue
+        queries, keys, values, mask, factor = attention.input_values()
+        is_added = mask.get_element_type() == openvino().Type.bf16 and not attention.get_attributes()["causal"]
+        if is_added and _kind(factor) == "Constant" and (factor.get_node().get_data(dtype=np.float32) == 1).all():
             scores = operators.add(operators.matmul(queries, keys, False, True), mask)
             result = operators.matmul(operators.softmax(scores, -1), values, False, False)
             result.set_friendly_name(attention.get_friendly_name())
             result.output(0).set_names(attention.output(0).get_names())
             _replace(attention.output(0), result.output(0))
-
-
-def _lacks_a_factor(attention: Any) -> bool:
-    """Tell whether it is in bf16, with a mask that is added and a factor of one."""
-    if attention.get_input_size() < 5:  # queries, keys, values, a mask and a factor
-        return False
-    *_, mask, factor = attention.input_values()
-    is_added = mask.get_element_type() == openvino().Type.bf16 and not attention.get_attributes()["causal"]
-    return is_added and _kind(factor) == "Constant" and (factor.get_node().get_data(dtype=np.float32) == 1).all()

@@ -16,12 +16,11 @@ from enginewright.core.params.build import Bound, BuildParams, InferenceParams, 
 from enginewright.core.process import run_apart
 from enginewright.core.progress import Phases
 from enginewright.core.text import file_size, first_few
-from enginewright.engine.gpu import cuda
-from enginewright.engine.gpu.nvml import find_gpu
-from enginewright.engine.gpu.session import DeviceSession, Scratch
+from enginewright.engine.gpu import Stream, find_gpu, free_memory
 from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
 from enginewright.engine.runtimes import WARM_UP, Arrays, median_times
 from enginewright.engine.runtimes import tensorrt_library as nvidia
+from enginewright.engine.runtimes.gpu_session import DeviceSession, Scratch
 from enginewright.engine.runtimes.tensorrt_library import Library
 from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint
@@ -79,9 +78,10 @@ class TensorRT(Library):
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx, blueprint.build)
         config = self._configure(builder, blueprint)
-        free = math.inf if self.is_rtx else cuda.free_memory()
-        with self._timing_cache(config, blueprint.build):
-            plan = self._build(builder, network, config)
+        free = math.inf if self.is_rtx else free_memory()
+        with self._timing_cache(config, blueprint.build), closing(Phases(f"building for {self.title}")) as phases:
+            config.progress_monitor = nvidia.new_monitor(trt, phases)
+            plan = builder.build_serialized_network(network, config)
         if plan is None:
             # With 700 MB left, 10.6 said on an H200 "Cask (no further information)" and "invalid resource handle".
             scarce = f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {nvidia.MORE_MEMORY}"
@@ -107,17 +107,14 @@ class TensorRT(Library):
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """Deserialize one engine; each request has a context and a stream of its own."""
-        scratches = 1 if inference.share_scratch else requests
-        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, scratches)
-        captures_itself = inference.cuda_graph and self.is_rtx
-        replay = inference.cuda_graph and not captures_itself
-        shares = inference.share_scratch and requests > 1
-        scratch = Scratch(engine.device_memory_size_v2, requests) if shares else None
+        shares, replays = inference.share_scratch, inference.cuda_graph
+        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, 1 if shares else requests)
+        scratch = Scratch(engine.device_memory_size_v2, requests) if shares and requests > 1 else None
         sessions = []
         for _ in range(requests):
-            context, stream = self._context(engine, inference.cuda_graph, scratch), cuda.Stream()
-            executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, captures_itself)
-            sessions.append(DeviceSession(stream, executor, blueprint, replay, scratch))
+            context, stream = self._context(engine, replays, scratch), Stream()
+            executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, replays and self.is_rtx)
+            sessions.append(DeviceSession(stream, executor, blueprint, replays and not self.is_rtx, scratch))
         return sessions
 
     def trace(
@@ -126,7 +123,7 @@ class TensorRT(Library):
         """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
         layers = [layer for layer in self._layers(folder, blueprint) if not layer.profile]  # that of the sizes to time
         engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb)
-        context, profiler, stream = self._context(engine), nvidia.new_profiler(self.trt), cuda.Stream()
+        context, profiler, stream = self._context(engine), nvidia.new_profiler(self.trt), Stream()
         context.profiler = profiler
         executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, replays=False)
         del context, engine  # only the session may hold them: it frees them in the right order
@@ -149,11 +146,6 @@ class TensorRT(Library):
         if plan is None:
             raise EnginewrightError(f"{self.title} cannot write the engine with the weights of {onnx}: {self.why()}")
         (refitted / PLAN).write_bytes(plan)
-
-    def _build(self, builder: Any, network: Any, config: Any) -> Any:
-        with closing(Phases(f"building for {self.title}")) as phases:
-            config.progress_monitor = nvidia.new_monitor(self.trt, phases)
-            return builder.build_serialized_network(network, config)
 
     def _parse(self, network: Any, onnx: Path, build: BuildParams) -> Any:
         trt = self.trt
@@ -286,7 +278,7 @@ class TensorRT(Library):
         size = budget = engine.streamable_weights_size
         if share == "auto":  # TensorRT's own choice reaches Python in 32 bits, too few for what is to be streamed
             scratch = engine.device_memory_size_v2 + engine.weight_streaming_scratch_memory_size
-            budget = cuda.free_memory() * 4 // 5 - scratches * scratch  # a fifth is for inputs, outputs and others
+            budget = free_memory() * 4 // 5 - scratches * scratch  # a fifth is for inputs, outputs and others
         elif share != "all":
             budget = share * 1_000_000
         budget = min(max(budget, 0), size)
@@ -340,7 +332,7 @@ class TensorRT(Library):
         if rest:
             print(f"{self.title} {self.version()} does not tell which layers are of which profile", file=sys.stderr)
             return []
-        with closing(cuda.Stream()) as stream:
+        with closing(Stream()) as stream:
             for number, profile in enumerate(profiles):
                 context, inspector = self._context(engine), engine.create_engine_inspector()
                 nvidia.set_profile(self, context, number, stream.handle)

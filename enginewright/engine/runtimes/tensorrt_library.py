@@ -21,10 +21,10 @@ from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import new_file, sha256
 from enginewright.core.params.build import BuildParams
 from enginewright.core.progress import Phases
-from enginewright.engine.gpu import cuda
-from enginewright.engine.gpu.session import Growing, Shape
+from enginewright.engine.gpu import require_memory
 from enginewright.engine.record import UNKNOWN, Layer
 from enginewright.engine.runtimes import Arrays, CallTimes
+from enginewright.engine.runtimes.gpu_session import Growing, Shape
 from enginewright.graph.interface import Blueprint
 
 MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
@@ -82,7 +82,7 @@ class Library:
         """Create a builder or a runtime. Both need the plugins registered that RoiAlign, DeformConv and other operators
         become: TensorRT does not do it by itself. To do it again changes nothing."""
         if not self.is_rtx:
-            cuda.require_memory(f"{self.title} starts")
+            require_memory(f"{self.title} starts")
             self.trt.init_libnvinfer_plugins(self.log, "")
         try:
             started = kind(self.log)

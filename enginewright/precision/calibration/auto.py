@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.cores import in_parallel
 from enginewright.core.params.precisions import AUTO, METHODS, CalibrationParams
-from enginewright.data.errors import norms, relative_error
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import Feeds, norms, relative_error
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import open_optimized
 from enginewright.graph.onnx_file import fixed_batch

@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.data.errors import TINY, Values, cosines_of_samples, errors_of_samples, norms_of_samples
-from enginewright.data.feeds import Outputs, Run
-from enginewright.data.run_all import OutputsOf, Places, run_all
+from enginewright.data.feeds import TINY, Outputs, Run, Values, cosines_of_samples, errors_of_samples, norms_of_samples
+from enginewright.data.run_all import OutputsOf, Places, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_optimized
 from enginewright.graph.onnx_file import fixed_batch
@@ -87,8 +86,8 @@ class Checks:
         return [self.exact(feeds) for feeds in self.batches]
 
     def check_run(self, run: Run, spared: int, work: float, there: OutputsOf | None = None) -> Step:
-        """Say what is lost by what runs so, and, if that is little enough, what others may lose. Where a cluster runs
-        it `there`, `run` shows the shapes."""
+        """Say what is lost by what runs so, and, if that is little enough, what others may lose. A cluster runs it
+        `there`, where there is one."""
         outputs_at = partial(self._run_all, run, there)
         step = self._seen(outputs_at, spared, work)
         if self._held is None or step.used > AIM:
@@ -96,7 +95,7 @@ class Checks:
         return step.model_copy(update={"at_most": self._at_most(outputs_at, self._held)})
 
     def _run_all(self, run: Run, there: OutputsOf | None, places: Places) -> Outputs:
-        return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
+        return run_all(there or outputs_here(run), self._samples, self._batch, whole=True, chosen=places)
 
     def _exact_at(self, places: Places) -> Outputs:
         """Return the exact outputs. Texts run with those that they are compared with, to be padded alike."""

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginewright.core.cores import Cluster, Work, spread
-from enginewright.data.errors import TINY, norms
-from enginewright.data.feeds import Feeds, Outputs, Run
+from enginewright.data.feeds import TINY, Feeds, Outputs, Run, norms
 from enginewright.data.run_all import OutputsOf, outputs_on
 from enginewright.graph.as_written import GraphWork, run_optimized
 from enginewright.graph.onnx_file import load_graph, save_graph

@@ -13,10 +13,9 @@ import pandas as pd
 from enginewright.core.facts import QUANTIZED
 from enginewright.core.text import counted, figure, first_few
 from enginewright.graph.simplify import Simplification
-from enginewright.measure.changes import Outcome
 from enginewright.measure.examples import EXAMPLES, Example, Examples
 from enginewright.measure.history import GATE, History
-from enginewright.measure.records import ENGINE, baseline_title
+from enginewright.measure.records import ENGINE, Outcome, baseline_title
 from enginewright.precision.records import Search
 from enginewright.report.evidence import Background, Evidence, Findings, known_p99
 from enginewright.report.page.charts import (

@@ -67,11 +67,11 @@ def test_what_a_spreadsheet_writes_is_read(labels):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must begin with the line path,label or path, but it is empty"),
-        ("path,label\n", "lists no images, only its header"),
-        ("pets/dog/1.png,dog\n", "but its first line is 'pets/dog/1.png,dog'"),
-        ("path;label\npets/dog/1.png;dog\n", "but its first line is 'path;label'"),
-        ("file,label\npets/dog/1.png,dog\n", "but its first line is 'file,label'"),
+        ("", "holds no samples"),
+        ("path,label\n", "holds no samples"),
+        ("pets/dog/1.png,dog\na,b\n", "path,label or path, and not with pets/dog/1.png,dog"),
+        ("path;label\npets/dog/1.png;dog\n", "path,label or path, and not with path;label"),
+        ("file,label\npets/dog/1.png,dog\n", "path,label or path, and not with file,label"),
         ("path,label\npets/dog/1.png\n", "line 2, has 1 cells, and the header has 2"),
         ("path,label\npets/dog/1.png,dog,1\n", "line 2, has 3 cells, and the header has 2"),
         (
@@ -80,17 +80,23 @@ def test_what_a_spreadsheet_writes_is_read(labels):
         ),
         ("path,label\npets/dog,dog\n", "line 2, names 'pets/dog', but data/pets/dog is not a file"),
         ("path,label\n,dog\n", "line 2, names '', but data is not a file"),
-        ("path,label\npets/dog/1.png,\n", "line 2, has no label; images without labels need a CSV without them"),
+        ("path,label\npets/dog/1.png,\n", "line 2, has no label; samples without any need a file without that column"),
         ("path\npets/dog/1.png\npets/cat/../dog/1.png\n", "line 3, names data/pets/cat/../dog/1.png, as line 2 does"),
         ("path\n../secret.png\n", "line 2, names '../secret.png', which lies outside data/: DVC would not see it"),
         ("path\n/etc/passwd\n", "line 2, names '/etc/passwd', which lies outside data/"),
         ("path\nlink.png\n", "line 2, names 'link.png', which lies outside data/"),
         ("path,label\npets/dog/1.png,-1\n", "line 2, gives the label '-1', which is not from 0 to 0"),
         ("path,label\npets/dog/1.png,1000000000\n", "gives the label '1000000000', which is not from 0 to 100000"),
-        ("path,label\npets/dog/1.png,0\npets/cat/b.JPG,0.5\n", "line 3, gives the label '0.5', which is no whole num"),
+        (
+            "path,label\npets/dog/1.png,0\npets/cat/b.JPG,0.5\n",
+            "line 3, gives the label '0.5': label all with",
+        ),
         (f"path,label\npets/dog/1.png,{'9' * 5000}\n", "9', which is not from 0 to 100000"),
-        ("path,label\npets/dog/1.png,1\npets/cat/b.JPG,cat\n", "line 3, gives the label 'cat', while others are num"),
-        ('path,label\n"pets/dog/1.png,dog\n', "is not a CSV file in UTF-8: unexpected end of data"),
+        (
+            "path,label\npets/dog/1.png,1\npets/cat/b.JPG,cat\n",
+            "line 3, gives the label 'cat': label all with",
+        ),
+        ('path,label\n"pets/dog/1.png,dog\n', "line 2, is not CSV: unexpected end of data"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(opened, text, message):
@@ -117,5 +123,5 @@ def test_a_label_outside_the_list_is_refused(opened, label, message):
 
 def test_a_table_in_another_encoding_is_refused(opened, pets, samples_params):
     TABLE.write_bytes("path,label\npets/dog/1.png,größer\n".encode("latin-1"))
-    with pytest.raises(EnginewrightError, match=r"images\.csv is not a CSV file in UTF-8"):
+    with pytest.raises(EnginewrightError, match=r"images\.csv is not a text file in UTF-8"):
         open_source(samples_params(str(TABLE)), Path("data"))

@@ -60,7 +60,7 @@ def test_texts_are_read_with_what_is_known_of_them(name, content, task, rows, kn
         ("a.csv", "text,label\none,1\ntwo,\n", "classification", "a.csv, line 3, has no label"),
         ("a.csv", "words\none\n", "classification", "needs a column text, or the two text_a and text_b"),
         ("a.csv", "text_a\none\n", "classification", "text_b is missing"),
-        ("a.csv", "text\n", "classification", "holds no texts"),
+        ("a.csv", "text\n", "classification", "holds no samples"),
         ("a.csv", 'text\n"one\n', "classification", "is not CSV"),
         ("a.csv", b"text\n\xff\n", "classification", "is not a text file in UTF-8"),
         ("a.csv", "text_a,text_b\nq,r\n", "embedding", "needs a column score"),

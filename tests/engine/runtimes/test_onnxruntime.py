@@ -11,14 +11,13 @@ from support.pass_checks import model_of_text
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Keep
-from enginewright.engine.runtimes import onnxruntime_session
-from enginewright.engine.runtimes import onnxruntime_session as onnxruntime_trial
-from enginewright.engine.runtimes.onnxruntime_session import (
-    CALLS,
+from enginewright.engine.runtimes import onnxruntime as module
+from enginewright.engine.runtimes.onnxruntime import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
     LAST_WITH_FUSED_BIASES,
-    WARM_UP,
+    TRIAL_CALLS,
+    TRIAL_WARM_UP,
     LayoutTrial,
     ONNXRuntimeExecutor,
     fastest_layout,
@@ -124,7 +123,7 @@ class TimedSession:
         return RIGHT
 
     def bind(self, feeds):
-        times = iter([9.0] * WARM_UP + [1.0, 2.0, 6.0] * CALLS)
+        times = iter([9.0] * TRIAL_WARM_UP + [1.0, 2.0, 6.0] * TRIAL_CALLS)
         return lambda: next(times)
 
     def close(self):
@@ -149,21 +148,21 @@ def told(monkeypatch):
         seen.append(settings)
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
-    monkeypatch.setattr(onnxruntime_session, "device", lambda: "cuda")
-    monkeypatch.setattr(onnxruntime_session, "cuda_session", cuda_session)
+    monkeypatch.setattr(module, "device", lambda: "cuda")
+    monkeypatch.setattr(module, "cuda_session", cuda_session)
     return seen
 
 
 def test_a_layout_is_told_when_a_graph_is_optimized_and_when_it_is_opened(told, tiny_onnx, build, tmp_path):
-    onnxruntime_session.optimize(tiny_onnx, tmp_path, build, CHANNELS_LAST)
-    engine = tmp_path / onnxruntime_session.GRAPH
-    onnxruntime_session.open_session(engine, onnxruntime_session.options_for(threads=1), build)
+    module.optimize(tiny_onnx, tmp_path, build, CHANNELS_LAST)
+    engine = tmp_path / module.GRAPH
+    module.open_session(engine, module.options_for(threads=1), build)
     assert told == [{"use_tf32": "1", **CHANNELS_LAST}] * 2
 
 
 def test_a_trial_is_made_of_the_layout_that_is_asked_for(told, tiny_onnx, build, monkeypatch):
-    monkeypatch.setattr(onnxruntime_trial, "open_on_gpu", lambda model, *_, **__: TimedSession())
-    seconds, answers = onnxruntime_trial.try_out(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_LAST)
+    monkeypatch.setattr(module, "open_on_gpu", lambda model, *_, **__: TimedSession())
+    seconds, answers = module.try_out(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_LAST)
     assert (seconds, answers.keys()) == (2.0, RIGHT.keys())
     assert told == [{"use_tf32": "1", **CHANNELS_LAST}]
 
@@ -171,7 +170,7 @@ def test_a_trial_is_made_of_the_layout_that_is_asked_for(told, tiny_onnx, build,
 def test_a_process_that_fails_is_a_sentence(tiny_onnx, build):
     """Let the process look for a GPU, which is not there."""
     with pytest.raises(EnginewrightError, match=r"CUDA|GPU|driver"):
-        onnxruntime_trial.try_in_own_process(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_FIRST)
+        module.try_in_own_process(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_FIRST)
 
 
 def test_an_input_that_holds_sizes_is_refused(build):

@@ -7,9 +7,8 @@ from onnx import TensorProto, helper, numpy_helper
 from support.pass_checks import model_of_text
 
 from enginewright.core.params.build import Profile, Range
-from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes import find_cpu, load_runtime
 from enginewright.engine.runtimes.openvino_graph import read_graph
-from enginewright.engine.this_machine import find_cpu
 from enginewright.graph.as_written import open_as_written
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.precision.dialect import dialect_of

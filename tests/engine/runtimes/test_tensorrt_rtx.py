@@ -26,14 +26,13 @@ from enginewright.core.files import sha256
 from enginewright.core.params.build import Axis, Profile, Range
 from enginewright.core.params.model import BoxesParams
 from enginewright.core.params.precisions import Keep
-from enginewright.engine import this_machine as machine_module
+from enginewright.engine import runtimes as machine_module
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
-from enginewright.engine.gpu.nvml import Hardware
+from enginewright.engine.gpu import Hardware
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes import load_runtime, tensorrt
-from enginewright.engine.this_machine import describe_machine
+from enginewright.engine.runtimes import describe_machine, load_runtime, tensorrt
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint

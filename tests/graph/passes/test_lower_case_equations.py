@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body
 
-from enginewright.graph.passes.for_every_compiler import lower_case_equations
+from enginewright.graph.passes import lower_case_equations
 
 WEIGHTS = {"w": np.random.default_rng(1).normal(0, 0.3, (5, 4)).astype(np.float32)}
 

@@ -1,6 +1,6 @@
 from support.pass_checks import apply_pass, model_of_text
 
-from enginewright.graph.passes.for_every_compiler import name_nodes
+from enginewright.graph.passes import name_nodes
 
 
 def test_each_node_gets_a_name_of_its_own():

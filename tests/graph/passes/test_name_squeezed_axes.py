@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body
 
-from enginewright.graph.passes.for_every_compiler import name_squeezed_axes
+from enginewright.graph.passes import name_squeezed_axes
 
 
 def squeezes(model):

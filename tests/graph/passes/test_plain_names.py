@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body, renamed, round_trip
 
-from enginewright.graph.passes.for_every_compiler import give_plain_names
+from enginewright.graph.passes import give_plain_names
 
 INNER = ["act_scale", "conv_scale", "act_scale_factor", "layer: act", "a:b_scale"]
 

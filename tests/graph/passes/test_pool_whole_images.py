@@ -3,7 +3,7 @@ import pytest
 import torch
 from support.pass_checks import all_nodes, apply_pass, model_of_text, session_of
 
-from enginewright.graph.passes.for_every_compiler import pool_whole_images
+from enginewright.graph.passes import pool_whole_images
 
 BEYOND = "kernel_shape = [8, 8], strides = [8, 8], ceil_mode = 1"
 

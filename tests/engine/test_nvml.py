@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from enginewright.engine.gpu import nvml
-from enginewright.engine.gpu.nvml import GpuSample, GpuSampler, process_megabytes
+from enginewright.engine import gpu
+from enginewright.engine.gpu import GpuSample, GpuSampler, process_megabytes
 
 
 def sampler_of(*samples):
@@ -57,21 +57,21 @@ def test_each_reason_to_throttle_has_its_share_of_the_samples():
     assert conditions.throttled == {"power cap": 0.5, "thermal": 0.167, "hardware power brake": 0.167}
 
 
-@pytest.mark.parametrize("reason", nvml.THROTTLE_REASONS)
+@pytest.mark.parametrize("reason", gpu.THROTTLE_REASONS)
 def test_the_driver_library_knows_every_reason(reason):
     """Each reason is a single bit, and no two share one."""
-    bits = {name: getattr(pynvml, flag) for name, flag in nvml.THROTTLE_REASONS.items()}
+    bits = {name: getattr(pynvml, flag) for name, flag in gpu.THROTTLE_REASONS.items()}
     assert bits[reason].bit_count() == 1
     assert list(bits.values()).count(bits[reason]) == 1
 
 
 def test_idling_is_no_throttling():
     idle = {pynvml.nvmlClocksEventReasonGpuIdle, pynvml.nvmlClocksEventReasonNone}
-    assert not idle & {getattr(pynvml, flag) for flag in nvml.THROTTLE_REASONS.values()}
+    assert not idle & {getattr(pynvml, flag) for flag in gpu.THROTTLE_REASONS.values()}
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def asked(monkeypatch):
     """Let NVML answer for one GPU, and return the addresses that it is asked for."""
     handles = []
     answers = {
@@ -80,7 +80,7 @@ def gpu(monkeypatch):
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
-    monkeypatch.setattr(nvml, "bus_address", lambda: "0000:C1:00.0")
+    monkeypatch.setattr(gpu, "bus_address", lambda: "0000:C1:00.0")
     return handles
 
 
@@ -94,17 +94,17 @@ def gpu(monkeypatch):
     ],
     ids=["this and another", "another only", "hidden by the driver", "none"],
 )
-def test_a_process_is_charged_for_its_own_memory_only(gpu, monkeypatch, processes, megabytes):
+def test_a_process_is_charged_for_its_own_memory_only(asked, monkeypatch, processes, megabytes):
     running = [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in processes]
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: running)
     assert process_megabytes() == megabytes
-    assert set(gpu) == {"0000:C1:00.0"}  # with several GPUs, CUDA_VISIBLE_DEVICES renumbers CUDA's and not NVML's
+    assert set(asked) == {"0000:C1:00.0"}  # with several GPUs, CUDA_VISIBLE_DEVICES renumbers CUDA's and not NVML's
 
 
-def test_a_sampler_samples_until_its_block_ends(gpu, monkeypatch):
+def test_a_sampler_samples_until_its_block_ends(asked, monkeypatch):
     clocks = {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}
     reasons = pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonGpuIdle
-    monkeypatch.setattr(nvml, "SECONDS_BETWEEN_SAMPLES", 0.001)
+    monkeypatch.setattr(gpu, "SECONDS_BETWEEN_SAMPLES", 0.001)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", lambda handle: reasons)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetClockInfo", lambda handle, kind: clocks[kind])
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda handle: 698_765)

@@ -6,9 +6,8 @@ import pynvml
 import pytest
 from cuda.bindings import runtime
 
-from enginewright.engine.gpu import cuda
-from enginewright.engine.gpu.cuda import NO_DEVICE, NO_GPU
-from enginewright.engine.gpu.nvml import find_gpu, why_no_gpu
+from enginewright.engine import gpu
+from enginewright.engine.gpu import NO_DEVICE, NO_GPU, find_gpu, why_no_gpu
 
 FINE, ERROR = runtime.cudaError_t.cudaSuccess, runtime.cudaError_t
 BLACKWELL = SimpleNamespace(name=b"NVIDIA GeForce RTX 5090".ljust(256, b"\0"), major=12, minor=0)
@@ -26,7 +25,7 @@ def cuda_answers(monkeypatch):
 
     def answer(**changed):
         calls = {name: lambda *_, given=given: given for name, given in (ANSWERS | changed).items()}
-        monkeypatch.setattr(cuda, "_cudart", lambda: SimpleNamespace(**calls))
+        monkeypatch.setattr(gpu, "_cudart", lambda: SimpleNamespace(**calls))
 
     return answer
 
@@ -75,5 +74,5 @@ def test_cudas_bindings_may_be_missing_where_there_is_no_linux(monkeypatch):
     def absent():
         raise ImportError("no module named cuda")
 
-    monkeypatch.setattr(cuda, "_cudart", absent)
+    monkeypatch.setattr(gpu, "_cudart", absent)
     assert (find_gpu(), why_no_gpu()) == (None, NO_GPU)

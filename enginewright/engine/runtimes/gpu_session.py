@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
+from enginewright.engine.gpu import Buffer, Event, Graph, Pinned, Stream
 from enginewright.engine.machine import Moments
 from enginewright.engine.runtimes import Arrays
 from enginewright.graph.interface import Blueprint, TensorSpec
@@ -25,8 +25,6 @@ NOT_KNOWN = -1  # a size of an output that follows from the values of the inputs
 
 
 class Executor(Protocol):
-    """The part of a session that belongs to a runtime."""
-
     replays: bool  # whether it replays CUDA graphs by itself
 
     def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> Mapping[str, Shape]:
@@ -67,8 +65,7 @@ class Growing:
 
 
 class Scratch:
-    """Memory that contexts of an engine share: they compute in turns, and only copies go on side by side. It is freed
-    with the last of its users."""
+    """Memory that contexts share: they compute in turns, and only copy side by side. It is freed with its last user."""
 
     def __init__(self, size: int, users: int) -> None:
         self.size, self._users, self._lock = size, users, Lock()
@@ -154,8 +151,7 @@ class DeviceSession:
         return call
 
     def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, with an event between its parts. It costs the host more time, so that no
-        race uses it."""
+        """Return a call like that of `bind`, with an event between its parts, which is too slow for a race."""
         hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
         events = start, copying_in, computing, copying_out, done = [self._keep(Event()) for _ in range(5)]
         self._stream.mark(start)

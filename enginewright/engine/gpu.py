@@ -1,18 +1,36 @@
-"""The part of CUDA that running an engine needs, through NVIDIA's own bindings. Importing it needs no driver."""
+"""The GPU: what running an engine needs of CUDA, through NVIDIA's own bindings, and what NVIDIA's management library
+alone knows: the driver, the memory that a process takes, clocks and power. Importing this needs no driver, and nothing
+depends on that library, which some containers do not have."""
 
 import ctypes
+import os
+import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, Self
+from statistics import median
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import pynvml
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.files import Record
 
 NO_GPU = "this machine shows no NVIDIA GPU"
 NO_DEVICE = "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
 LEAST_MEMORY = 64 << 20  # in bytes: with 20 MB, TensorRT 10.6 crashed on an H200 where it opened a plan
 POISON = 0xFF  # bytes of NaN in every float type, so that an element which is never written is seen
+SECONDS_BETWEEN_SAMPLES = 0.2
+THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, since it does not disturb a timing.
+    "power cap": "nvmlClocksEventReasonSwPowerCap",
+    "thermal": "nvmlClocksEventReasonSwThermalSlowdown",
+    "hardware thermal": "nvmlClocksThrottleReasonHwThermalSlowdown",
+    "hardware power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
+    "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
+}
 
 
 class Stream:
@@ -70,7 +88,6 @@ class Event:
         self.handle = _call("cudaEventCreate")
 
     def seconds_after(self, earlier: "Event") -> float:
-        """Return the seconds between two events that have happened."""
         return float(_call("cudaEventElapsedTime", earlier.handle, self.handle)) / 1000
 
     def close(self) -> None:
@@ -91,8 +108,6 @@ class Graph:
 
 
 class Buffer:
-    """Memory on the device."""
-
     def __init__(self, size: int) -> None:
         self.address = int(_call("cudaMalloc", size))
 
@@ -134,16 +149,7 @@ def require_gpu() -> None:
         raise EnginewrightError(NO_DEVICE)
 
 
-def describe_device() -> tuple[str, str, str]:
-    """Return the GPU's name, which is that of the slice if the GPU is split (MIG), its compute capability, and the
-    version of CUDA that the driver goes up to."""
-    found = _call("cudaGetDeviceProperties", 0)
-    name = bytes(found.name).split(b"\0")[0].decode()
-    return name, f"{found.major}.{found.minor}", _written(_call("cudaDriverGetVersion"))
-
-
 def free_memory() -> int:
-    """Return the bytes of the device that nobody uses."""
     return int(_call("cudaMemGetInfo"))
 
 
@@ -153,11 +159,6 @@ def require_memory(what: str) -> None:
         raise EnginewrightError(
             f"the GPU has {free / 1e6:.0f} MB of free memory, too little before {what}: end other programs that use it"
         )
-
-
-def bus_address() -> str:
-    """Return the PCI address of the GPU that CUDA uses: CUDA_VISIBLE_DEVICES renumbers CUDA's GPUs and not NVML's."""
-    return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()
 
 
 def _call(name: str, *arguments: Any) -> Any:
@@ -198,3 +199,137 @@ def _cudart() -> Any:
     from cuda.bindings import runtime
 
     return runtime
+
+
+class Hardware(NamedTuple):
+    """A CPU or GPU, as artifacts/machine.json describes it. The name is that of the slice if a GPU is split (MIG)."""
+
+    device_name: str
+    capability: str
+    driver: str
+    cuda: str  # the version that the driver goes up to
+
+
+def find_gpu() -> Hardware | None:
+    """Return the GPU that CUDA would use, or None: `why_no_gpu` says why."""
+    if why_no_gpu():
+        return None
+    found = _call("cudaGetDeviceProperties", 0)
+    try:
+        pynvml.nvmlInit()
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:  # this library is missing, or does not answer
+        driver = "unknown"
+    name = bytes(found.name).split(b"\0")[0].decode()
+    return Hardware(name, f"{found.major}.{found.minor}", driver, _written(_call("cudaDriverGetVersion")))
+
+
+def why_no_gpu() -> str | None:
+    """Return why no GPU can be used here, or None if one can."""
+    try:
+        require_gpu()
+    except ImportError:  # CUDA's bindings are installed on Linux alone
+        return NO_GPU
+    except EnginewrightError as error:
+        return str(error)
+    return None
+
+
+class GpuConditions(Record):
+    """The state of a GPU while it was timed, over all samples, and the share of them in which throttling was seen."""
+
+    samples: int
+    clock_low: int
+    clock_median: int
+    clock_high: int
+    memory_clock: int
+    power_median: float
+    power_high: float
+    temperature_high: int
+    throttled: dict[str, float]
+
+
+class GpuSample(NamedTuple):
+    """Clocks in MHz, power in watts, temperature in degrees Celsius."""
+
+    seconds: float
+    clock: int
+    memory_clock: int
+    power: float
+    temperature: int
+    throttled: str
+
+
+def process_megabytes() -> float | None:
+    """Return how much this process holds on the GPU, or None where the driver hides it, as in some containers."""
+    try:
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(nvml_device())
+    except pynvml.NVMLError:
+        return None
+    held = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+    return float(held[0]) / 1e6 if held and held[0] else None
+
+
+class GpuSampler:
+    """Samples the GPU from a thread while it is entered as a context."""
+
+    def __init__(self) -> None:
+        self.samples: list[GpuSample] = []
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def conditions(self) -> GpuConditions | None:
+        """Sum up the samples. There are none, and the result is None, where a part of a GPU (MIG, vGPU) hides them."""
+        if not self.samples:
+            return None
+        _, clocks, memory_clocks, power, temperatures, throttled = zip(*self.samples, strict=True)
+        reasons = Counter(reason for several in throttled for reason in several.split("+") if reason)
+        return GpuConditions(
+            samples=len(self.samples),
+            clock_low=min(clocks),
+            clock_median=round(median(clocks)),
+            clock_high=max(clocks),
+            memory_clock=max(memory_clocks),
+            power_median=round(median(power), 1),
+            power_high=round(max(power), 1),
+            temperature_high=max(temperatures),
+            throttled={reason: round(count / len(self.samples), 3) for reason, count in reasons.items()},
+        )
+
+    def _watch(self) -> None:
+        try:
+            gpu = nvml_device()
+            while not self._done.wait(SECONDS_BETWEEN_SAMPLES):
+                reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+                throttled = [name for name, flag in THROTTLE_REASONS.items() if reasons & getattr(pynvml, flag)]
+                self.samples.append(
+                    GpuSample(
+                        seconds=round(time.perf_counter() - self._started, 3),
+                        clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+                        memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+                        power=pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+                        temperature=pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+                        throttled="+".join(throttled),
+                    )
+                )
+        except pynvml.NVMLError as error:
+            print(f"the GPU's clocks and power are not sampled: {error}", file=sys.stderr)
+
+
+def nvml_device() -> Any:
+    """Return NVML's handle of the GPU that CUDA uses: CUDA_VISIBLE_DEVICES renumbers CUDA's GPUs and not NVML's."""
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByPciBusId(bus_address())
+
+
+def bus_address() -> str:
+    return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()
