@@ -30,7 +30,7 @@ def run_model(name: str, epochs: int | None) -> None:
     from enginewright.precision.calibration.calibrate import calibrate_graph
     from enginewright.precision.dialect import Dialect
     from enginewright.precision.records import Rescued
-    from enginewright.precision.rescue.rescue import Attempts
+    from enginewright.precision.rescue import Attempts
 
     graph = zoo.made_at("simplified/model.onnx")
     keep, params = Params.read().precisions["int8"].keep, Params.read().calibration

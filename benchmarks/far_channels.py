@@ -55,7 +55,7 @@ def errors() -> Iterator[tuple[str, float, float]]:
     from enginewright.precision.calibration.auto import error_at_once, error_of
     from enginewright.precision.dialect import dialect_of
     from enginewright.precision.records import open_calibrated
-    from enginewright.precision.rescue.rescue import Attempts, Confirmation
+    from enginewright.precision.rescue import Attempts, Confirmation
 
     samples, validation = (SampleSet.open(zoo.made_at(f"samples/{name}")) for name in ("calibration", "validation"))
     given = open_calibrated(zoo.made_at("simplified"), zoo.made_at("calibrated"), samples)

@@ -41,7 +41,7 @@ from enginewright.precision.records import (
     spared_layers,
     write_rounded,
 )
-from enginewright.precision.rescue.rescue import BATCH, Attempts, Confirmation, find_rescues
+from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 
 
 def rescue(

@@ -16,22 +16,27 @@ from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
+from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.in_dialect import NOTHING, rewritten, types_to_mix
-from enginewright.precision.mixing.race import CandidateMaker, Races, choose, for_compiler, is_searched, open_int8
-from enginewright.precision.mixing.traces import (
+from enginewright.precision.mixing import (
     Bench,
+    CandidateMaker,
+    Races,
+    choose,
+    for_compiler,
+    is_searched,
     layers_in_turns,
     layers_of,
     median_times,
     mixes_worth_trying,
+    open_int8,
     parts_of,
     read_traces,
     require_executed,
     trace_in_turns,
 )
 from enginewright.precision.records import Mix
-from enginewright.precision.search.checks import Checks
 from enginewright.targets.ray_cluster import whole_node
 from enginewright.tasks.choose import task_of
 

@@ -17,6 +17,7 @@ from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.cache import Calibration, kept_answers, require_tensors
 from enginewright.precision.calibration.calibrate import ranges_by
+from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import (
     doubt_in_words,
@@ -34,10 +35,8 @@ from enginewright.precision.in_dialect import (
 )
 from enginewright.precision.placement import arithmetic_nodes
 from enginewright.precision.records import Search, SearchedLayer, digest_of, digests_of, open_rescued
-from enginewright.precision.rescue.rescue import confirming
-from enginewright.precision.search.checks import Checks
-from enginewright.precision.search.search import Journal, find_spared
-from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
+from enginewright.precision.rescue import confirming
+from enginewright.precision.search import Journal, LayerTrial, OnCluster, Rounding, find_spared
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of

@@ -9,7 +9,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Keep
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.precision.calibration.cache import read_cache, write_cache
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.cast import cast
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import nodes_in_floats

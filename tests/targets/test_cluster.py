@@ -35,11 +35,10 @@ from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import GraphWork, run_as_written
 from enginewright.graph.onnx_file import save_graph
 from enginewright.measure.agreement import Judge
-from enginewright.precision.calibration.measure import Measuring, measure_samples
+from enginewright.precision.calibration.calibrate import Measuring, measure_samples
+from enginewright.precision.checks import Checks
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.search.checks import Checks
-from enginewright.precision.search.search import Journal, find_spared
-from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
+from enginewright.precision.search import Journal, LayerTrial, OnCluster, Rounding, find_spared
 from enginewright.precision.write_int8 import Bounds, write_int8
 from enginewright.targets import node, ray_cluster
 from enginewright.targets import nodes as nodes_of_fleet

@@ -37,7 +37,7 @@ LIGHT = (
     "ruamel.yaml", "tokenizers", "enginewright.cli.recipes", "enginewright.core.params.all", "enginewright.data.splits",
     "enginewright.precision.calibration.cache", "enginewright.measure.history",
     "enginewright.measure.earlier_engines",
-    "enginewright.precision.search.search", "enginewright.pipeline.recovery",
+    "enginewright.precision.search", "enginewright.pipeline.recovery",
 )  # fmt: skip
 HEAVY = (
     "torch", "onnx", "onnxruntime", "onnxsim", "polygraphy.backend.onnx", "openvino", "enginewright.engine.engine",

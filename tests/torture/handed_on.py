@@ -113,7 +113,7 @@ def _trace(precision: str) -> bytes:
 
 def _traces() -> None:
     from enginewright.measure.changes import Measurements
-    from enginewright.precision.mixing.traces import Bench, median_times, mixes_worth_trying, read_traces
+    from enginewright.precision.mixing import Bench, median_times, mixes_worth_trying, read_traces
 
     places = {name: number for number, name in enumerate(LAYERS)}
     bench = Bench(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)

@@ -32,7 +32,8 @@ SUBJECTS = {  # code, and the tests that are run in turn until one notices: the 
     "enginewright/report/verdict.py": ("tests/report",),
     "enginewright/pipeline/gate.py": ("tests/stages",),
     "enginewright/precision/calibration/*.py": ("tests/precision/calibration", "tests/precision"),
-    "enginewright/precision/search/*.py": ("tests/precision/search", "tests/tasks"),
+    "enginewright/precision/search.py": ("tests/precision/search", "tests/tasks"),
+    "enginewright/precision/checks.py": ("tests/precision/search", "tests/tasks"),
 }
 SLOW = "tests/tasks/test_pipeline.py"  # runs whole pipelines
 EXPLAINED = Path(__file__).with_name("survivors.txt")

@@ -48,8 +48,9 @@ def choose_ranges(
     """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
 
     def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
-        by, chosen = params.model_copy(update={"method": method}), list(names)
-        return dict(zip(chosen, in_parallel(lambda name: choose_amax(histograms[name], by), chosen), strict=True))
+        chosen = list(names)
+        found = in_parallel(lambda name: choose_amax(histograms[name], method, params.percentile), chosen)
+        return dict(zip(chosen, found, strict=True))
 
     if params.method != AUTO:
         return RangeChoice(ranges(params.method, histograms), {}, {})

@@ -4,11 +4,8 @@ answers meanwhile. The cache is a header, then `name: scale` with a float32 as b
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 from platformdirs import user_cache_path
 from pydantic import Field
 
@@ -83,26 +80,6 @@ class Calibration(Record):
     @property
     def is_measured(self) -> bool:
         return self.source == MEASURED
-
-
-def measured_provenance(
-    params: CalibrationParams, model: Path, samples: SampleSet, cache: Path, amax: Mapping[str, float], **more: Any
-) -> Calibration:
-    """Describe what was measured here. `more` are the fields that the ranges of the cache leave out."""
-    return Calibration(
-        model_sha256=graph_sha256(model),
-        samples_sha256=samples.list_sha256,
-        preprocessing_sha256=samples.preprocessing_sha256,
-        samples=len(samples),
-        source=MEASURED,
-        method=params.method,
-        bins=params.bins,
-        percentile=params.percentile,
-        tools={module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
-        cache_sha256=sha256(cache),
-        amax=dict(amax),
-        **more,
-    )
 
 
 def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[str, float]) -> Calibration:

@@ -6,7 +6,7 @@ from support.pass_checks import model_of_text
 
 from enginewright.core.params.precisions import METHODS, CalibrationParams
 from enginewright.precision.calibration.auto import MethodTrial, choose_by_outputs, choose_ranges, error_of
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import nodes_in_floats
 

@@ -5,7 +5,7 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginewright.engine.record import LayerTime
-from enginewright.precision.mixing.traces import (
+from enginewright.precision.mixing import (
     Parts,
     blocks_of,
     cheapest_assignment,

@@ -7,7 +7,7 @@ import pytest
 from support.mixes import mix_with
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.precision.mixing.race import Made, choose
+from enginewright.precision.mixing import Made, choose
 from enginewright.precision.records import Mix, Speedup
 
 TYPES = ("int8", "bf16", "fp32")

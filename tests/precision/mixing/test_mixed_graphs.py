@@ -11,7 +11,7 @@ from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.calibration.cache import provided_provenance, write_cache
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.in_dialect import Ingredients, quantize_beside, quantize_in_dialect, types_to_mix
 

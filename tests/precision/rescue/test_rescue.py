@@ -11,8 +11,7 @@ from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph import data_apart
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.calibration.cache import kept_answers
-from enginewright.precision.calibration.calibrate import calibrate_graph
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import calibrate_graph, measure
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.quantize import quantize
 from enginewright.precision.records import (
@@ -24,7 +23,7 @@ from enginewright.precision.records import (
     open_rescued,
     write_rounded,
 )
-from enginewright.precision.rescue.rescue import LOST, Attempts, Confirmation, Fitting, Loss, find_rescues
+from enginewright.precision.rescue import LOST, Attempts, Confirmation, Fitting, Loss, find_rescues
 
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")

@@ -7,9 +7,9 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Thresholds
+from enginewright.precision import search as journal_module
 from enginewright.precision.records import AIM, Search, SearchedLayer, Step, spared_layers
-from enginewright.precision.search import search as journal_module
-from enginewright.precision.search.search import Journal, find_spared, in_order_of_worth
+from enginewright.precision.search import Journal, find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
 WORK = {"a": 0.1, "b": 0.1, "c": 0.5, "d": 0.1, "e": 0.2}
@@ -127,7 +127,7 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
     with pytest.raises(EnginewrightError, match="1e-09 seconds do not suffice to measure one layer"):
         find_spared(MadeUp(), WORK, journal, seconds=1e-9)
     seconds = iter((0, 1, 2, 3, 4, 5))
-    monkeypatch.setattr("enginewright.precision.search.search.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr("enginewright.precision.search.time", SimpleNamespace(monotonic=lambda: next(seconds)))
     answer = find_spared(MadeUp(), WORK, journal, seconds=3)
     assert answer.losses.keys() == {"a", "b"}
     assert answer.spared == ("b",)

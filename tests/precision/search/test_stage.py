@@ -13,10 +13,10 @@ from enginewright.graph.onnx_file import load_graph
 from enginewright.pipeline.graphs import convert, rescue
 from enginewright.pipeline.ranges import calibrate
 from enginewright.pipeline.search import search
+from enginewright.precision import search as journal
 from enginewright.precision.calibration import cache as answers
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.records import AIM, RESCUE, SEARCH, Rescue, Search
-from enginewright.precision.search import search as journal
 
 RECIPE = """
 calibration: {method: max}

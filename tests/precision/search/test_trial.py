@@ -12,10 +12,10 @@ from enginewright.data.sample_set import MANIFEST, TRUTH, SampleSet, input_file
 from enginewright.graph.as_written import open_as_written, run_as_written, run_graph
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
-from enginewright.precision.calibration.measure import measure
-from enginewright.precision.search import checks
-from enginewright.precision.search.checks import FIRST, LOST, Checks
-from enginewright.precision.search.trials import LayerTrial, Rounding
+from enginewright.precision import checks
+from enginewright.precision.calibration.calibrate import measure
+from enginewright.precision.checks import FIRST, LOST, Checks
+from enginewright.precision.search import LayerTrial, Rounding
 from enginewright.precision.write_int8 import Bounds, write_int8
 from enginewright.tasks.choose import task_of
 

@@ -23,12 +23,12 @@ from enginewright.precision.calibration.auto import error_of
 from enginewright.precision.calibration.cache import TINY
 from enginewright.precision.calibration.calibrate import write_scaled
 from enginewright.precision.dialect import Dialect
+from enginewright.precision.equalize import equalize
 from enginewright.precision.floats import shares_of_work
 from enginewright.precision.in_dialect import Ingredients, quantize_in_dialect, rewritten, value_ranges
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes
 from enginewright.precision.records import Rescue, Rescued, Tried
-from enginewright.precision.rescue.equalize import equalize
-from enginewright.precision.rescue.round import round_weights
+from enginewright.precision.round_weights import round_weights
 
 FITTED, CONFIRMED = 32, 64  # the most samples to round weights by, and those that must confirm a rescue
 MEASURED = 256  # the most samples to measure channels by: few of them miss what a channel rarely reaches

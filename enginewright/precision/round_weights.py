@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 from enginewright.core.cores import in_parallel
 from enginewright.data.feeds import Feeds
 from enginewright.graph.shapes import as_ir
+from enginewright.precision.equalize import array_of, tensors_of, weights_as_given, weights_by_output
 from enginewright.precision.placement import Placement, setting
-from enginewright.precision.rescue.equalize import array_of, tensors_of, weights_as_given, weights_by_output
 from enginewright.precision.write_int8 import Rounded, output_channels, weight_scales
 
 ROWS = 4096  # of a layer's inputs that are looked at, as far as the samples have them
