@@ -18,25 +18,29 @@ from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.in_dialect import NOTHING, rewritten, types_to_mix
+from enginewright.precision.in_dialect import (
+    NOTHING,
+    for_compiler,
+    open_rescued,
+    rewritten,
+    spare_searched,
+    types_to_mix,
+)
 from enginewright.precision.mixing import (
     Bench,
     CandidateMaker,
     Races,
     choose,
-    for_compiler,
-    is_searched,
     layers_in_turns,
     layers_of,
     median_times,
     mixes_worth_trying,
-    open_int8,
     parts_of,
     read_traces,
     require_executed,
     trace_in_turns,
 )
-from enginewright.precision.records import Mix
+from enginewright.precision.records import SEARCH, Mix
 from enginewright.targets.ray_cluster import whole_node
 from enginewright.tasks.choose import task_of
 
@@ -77,9 +81,11 @@ def mix(
         described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
         build_engine(described, compiled_for, build, engine)
 
-    given = open_int8(converted / "int8", simplified, calibrated, rescued, samples)
+    search = converted / "int8" / SEARCH  # which has shaped the int8 graph, so that its parts in a mix are its own
+    given = open_rescued(simplified, calibrated, rescued if search.exists() else None, samples, wanted, keep)
+    given = spare_searched(given, search, rescued) if search.exists() else given
     with scratch_folder() as folder:
-        source = for_compiler(given, samples, wanted, keep, folder)
+        source = for_compiler("int8", given, folder)
         graph = load_graph(source.graph)
         parts = parts_of(graph, source)
         elsewhere = read_traces(asked.traces, types, precision, parts.places, traces, bench) if asked.traces else None
@@ -115,12 +121,11 @@ def mix(
         calibration=source.ranges.cache_sha256,
         model=source.ranges.model_sha256,
         blocks=parts.timed(median_times(traced.times)),
-        made_as=choice.made_as,
         keep=keeps[choice.made_as],
-        is_searched=is_searched(converted / "int8"),
-        spared=tuple(source.spared),
+        is_searched=search.exists(),
+        spared=source.spared,
         floating=parts.floating(choice.taken) if choice.taken else {},
-        **choice._asdict(),
+        **dict(choice),
     )
     answer.write(mixed)
     print(answer.in_words())

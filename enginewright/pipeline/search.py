@@ -29,12 +29,13 @@ from enginewright.precision.floats import (
 from enginewright.precision.in_dialect import (
     Ingredients,
     is_written_here,
+    open_rescued,
     quantize_in_dialect,
     rewritten,
     value_ranges,
 )
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.records import Search, SearchedLayer, digest_of, digests_of, open_rescued
+from enginewright.precision.records import Search, SearchedLayer, digest_of
 from enginewright.precision.rescue import confirming
 from enginewright.precision.search import Journal, LayerTrial, OnCluster, Rounding, find_spared
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
@@ -55,19 +56,18 @@ def search(
 ) -> None:
     """Write which layers are spared, what each loses alone, and which sets were tried."""
     samples, wanted, keep = SampleSet.open(calibration), Dialect.read(dialect), params.precisions[precision].keep
-    source, measured, rounded, spared = open_rescued(simplified, calibrated, rescued, samples)
+    given = open_rescued(simplified, calibrated, rescued, samples, wanted, keep)
     if not len(samples):
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
-    plain = load_graph(source)
+    plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(rescued)
     require_kept_exist(keep, plain)
-    given = Ingredients(source, measured, samples.cycled(1), wanted, keep, spared, rounded)
     graph = rewritten(plain, wanted, precision) or plain
     known, how, held = samples.manifest, params.model, confirming(len(samples))
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     with open_cluster() as cluster, scratch_folder() as scratch:
         question = (
-            *(graph_sha256(source), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(code)),
-            *(digests_of(rounded or {}), *spared, precision, wanted.model_dump(), keep.model_dump(), how.scores),
+            *(graph_sha256(given.graph), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(code)),
+            *(rescue, precision, wanted.model_dump(), keep.model_dump(), how.scores),
             *(known.task, how.boxes.model_dump()),
         )
         # Sums may differ in their last bits with another number of threads.
@@ -88,7 +88,7 @@ def search(
         precision=precision,
         calibration=measured.cache_sha256,
         model=measured.model_sha256,
-        rescue=digest_of(rescued),
+        rescue=rescue,
         layers=tuple(
             SearchedLayer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
             for name in layers
@@ -122,7 +122,7 @@ def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, withou
     require_tensors(given.ranges, tensors_in_int8(graph, kept, given.dialect.exact_sums))
     largest = given.dialect.largest_weight if precision == "int8" else PRECISIONS[precision].largest
     ranges, exact_sums = value_ranges(without, given.dialect), given.dialect.exact_sums
-    return Rounding(ranges, kept, largest, given.rounded or {}, precision, exact_sums)
+    return Rounding(ranges, kept, largest, given.rounded, precision, exact_sums)
 
 
 def _converter(
@@ -133,4 +133,4 @@ def _converter(
         return lambda spared: write_int8(
             graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded, rounding.exact_sums
         )
-    return lambda spared: quantize_in_dialect(precision, given._replace(spared=[*given.spared, *spared]))[0]
+    return lambda spared: quantize_in_dialect(precision, given._replace(spared=(*given.spared, *spared)))[0]

@@ -21,35 +21,28 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.measuring import EAGER, BenchmarkParams
-from enginewright.core.params.precisions import Keep
 from enginewright.core.user_files import user_file
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, LayerTime, node_names
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
-from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.onnx_file import save_graph
 from enginewright.graph.shapes import as_ir
 from enginewright.measure.benchmark import time_layers
 from enginewright.measure.race import AFTER, BEFORE, open_contender, race_sides
 from enginewright.measure.records import Trace
 from enginewright.measure.timing import Bind, Timings, race, whole_machine
 from enginewright.precision.checks import Checks
-from enginewright.precision.dialect import Dialect
-from enginewright.precision.in_dialect import Ingredients, quantize_beside, rewritten
+from enginewright.precision.in_dialect import Ingredients, quantize_beside
 from enginewright.precision.placement import FLOATS, PRODUCTS, arithmetic_nodes
 from enginewright.precision.records import (
     AIM,
-    SEARCH,
     Assignment,
     BlockTimes,
     Candidate,
-    Rescued,
+    MixChoice,
     Speedup,
-    digest_of,
-    open_calibrated,
-    open_rescued,
-    spared_layers,
 )
 
 Block = tuple[str, ...]  # the names of its nodes
@@ -294,27 +287,6 @@ def _require_times(layers: Sequence[LayerTime], places: Mapping[str, int], where
         )
 
 
-def is_searched(converted: Path) -> bool:
-    """Tell whether a search, and so a rescue, has shaped the int8 graph in this folder."""
-    return (converted / SEARCH).exists()
-
-
-def open_int8(converted: Path, simplified: Path, calibrated: Path, rescued: Path, samples: SampleSet) -> Rescued:
-    """Return what the int8 graph in the folder `converted` is made of, so that its parts in a mix are its own."""
-    if not is_searched(converted):
-        return open_calibrated(simplified, calibrated, samples)
-    given = open_rescued(simplified, calibrated, rescued, samples)
-    spared = spared_layers(converted / SEARCH, given.ranges, digest_of(rescued))
-    return given._replace(spared=(*given.spared, *spared))
-
-
-def for_compiler(given: Rescued, samples: SampleSet, wanted: Dialect, keep: Keep, folder: Path) -> Ingredients:
-    """Write the graph as the compiler takes it into the folder, and return it with all that int8 needs."""
-    plain, path = load_graph(given.graph), folder / "model.onnx"
-    save_graph(rewritten(plain, wanted, "int8") or plain, path)
-    return Ingredients(path, given.ranges, samples.cycled(1), wanted, keep, given.spared, given.rounded)
-
-
 class Made(NamedTuple):
     assignment: Assignment
     engine: Path
@@ -384,26 +356,6 @@ def raced_speedup(timings: Timings, rival: int, number: int) -> Speedup:
     """Return how many times as fast one engine was as another in a race of all."""
     middle, low, high = timings.factor(str(number), str(rival), CONFIDENCE, np.random.default_rng(SEED))
     return Speedup(middle=middle, low=low, high=high)
-
-
-class MixChoice(NamedTuple):
-    candidates: tuple[Candidate, ...]
-    mixed: int | None  # the best mix, if there is any
-    rival: PrecisionName  # the fastest of those in one type
-    promised: Speedup | None  # the mix over it
-    delivered: Speedup | None
-
-    @property
-    def taken(self) -> Assignment | None:
-        """Return the mix if it is made: if it won, or nothing was raced."""
-        if self.mixed is None or (self.delivered is not None and self.delivered.low <= 1):
-            return None
-        return self.candidates[self.mixed].assignment
-
-    @property
-    def made_as(self) -> PrecisionName:
-        """Return how the answer is made: a mix as int8 with nodes in other types."""
-        return "int8" if self.taken else self.rival
 
 
 def choose(

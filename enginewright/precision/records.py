@@ -1,19 +1,15 @@
 """The JSON documents of the stages rescue, search and mix: what was tried, what each try brought, and the answer."""
 
-import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
-from pydantic import model_validator
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import Record, sha256
 from enginewright.core.params.precisions import Keep, RescueName
 from enginewright.core.text import counted, first_few, in_one_line
-from enginewright.data.sample_set import SampleSet
-from enginewright.precision.calibration.cache import Calibration, require_match
 from enginewright.precision.write_int8 import Rounded
 
 RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
@@ -58,32 +54,6 @@ def errors_in_words(error: float | None, at_once: float | None) -> str:
     return "nothing changes" if error is None or at_once is None else f"{error:.2%} ({at_once:.2%})"
 
 
-class Rescued(NamedTuple):
-    """The graph that a precision is made from, its ranges, and weights that are rounded already."""
-
-    graph: Path
-    ranges: Calibration
-    rounded: Rounded
-    spared: tuple[str, ...] = ()  # layers that stay in floating point
-
-
-def open_rescued(simplified: Path, calibrated: Path, rescued: Path | None, samples: SampleSet) -> Rescued:
-    """Return what was rescued, and what was calibrated where nothing was, or where there was no rescue (None)."""
-    if rescued is None:
-        return open_calibrated(simplified, calibrated, samples)
-    has_graph = (rescued / "model.onnx").exists()
-    given = (
-        open_calibrated(rescued, rescued, samples) if has_graph else open_calibrated(simplified, calibrated, samples)
-    )
-    return given._replace(rounded=read_rounded(rescued), spared=Rescue.read(rescued / RESCUE).spared)
-
-
-def open_calibrated(folder: Path, calibrated: Path, samples: SampleSet) -> Rescued:
-    graph, ranges = folder / "model.onnx", Calibration.read(calibrated / "calibration.json")
-    require_match(ranges, calibrated / "calibration.cache", graph, samples)
-    return Rescued(graph, ranges, {})
-
-
 def write_rounded(rounded: Rounded, folder: Path) -> None:
     """Write the bytes of weights. Names are numbered, as a tensor may be called what the function calls a parameter."""
     arrays: dict[str, Any] = {f"weights-{number}": array for number, array in enumerate(rounded.values())}
@@ -104,10 +74,6 @@ def read_rounded(folder: Path) -> Rounded:
 def digest_of(rescued: Path) -> str:
     """Name what a rescue wrote by content. A graph depends on it by way of its search, which repeats this."""
     return sha256(*sorted(file for file in rescued.iterdir() if file.is_file()))
-
-
-def digests_of(rounded: Rounded) -> dict[str, str]:
-    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in rounded.items()}
 
 
 class SearchedLayer(Record):
@@ -181,16 +147,6 @@ class Search(Record):
         return f"{spared}, {self.chosen.in_words()}; {all_of_them}{unmeasured}"
 
 
-def spared_layers(found: Path, calibrated: Calibration, rescue: str) -> tuple[str, ...]:
-    """Read which layers must stay in floating point. Refuse what was found with another graph, ranges or rescue."""
-    search = Search.read(found)
-    if (search.calibration, search.model, search.rescue) != (calibrated.cache_sha256, calibrated.model_sha256, rescue):
-        raise EnginewrightError(
-            f"{found} was searched with another calibration, model or rescue: run `dvc repro search` again"
-        )
-    return search.spared
-
-
 class Speedup(Record):
     """How many times as fast one engine is as another, and the interval of that."""
 
@@ -219,32 +175,12 @@ class Candidate(Record):
     raced: float | None  # over all int8, in one race of all; None if it breaks a threshold, or nothing was raced
 
 
-class Mix(Record):
-    precision: str
-    types: tuple[PrecisionName, ...]  # that are mixed, int8 first
-    machine: str  # that layers were timed on, and mixes raced if they were
-    traces: str | None  # the folder that layer times are from, or None: this machine
-    batch: int
-    calibration: str  # the sha256 of the ranges it is for
-    model: str | None  # and of the graph these were measured on, if known
-    blocks: tuple[BlockTimes, ...]
+class MixChoice(Record):
     candidates: tuple[Candidate, ...]  # first one for each type, which is all in it
     mixed: int | None  # the number of the best candidate that mixes types; None if there is none to try
     rival: PrecisionName  # the fastest of those in one type that keep the thresholds
     promised: Speedup | None  # the mix over its rival, by the layer times
     delivered: Speedup | None  # the same in a race, with its interval; None if nothing was raced
-    made_as: PrecisionName  # how the answer is made: a mix as int8 with nodes in other types
-    keep: Keep  # of that precision
-    is_searched: bool  # int8 follows a search, and so a rescue
-    spared: tuple[str, ...]  # the nodes that a search has left in floating point
-    floating: dict[PrecisionName, tuple[str, ...]]  # the nodes that are in each float type; none if all are in one
-
-    @model_validator(mode="after")
-    def _has_its_mix(self) -> Self:
-        mixes = [number for number, each in enumerate(self.candidates) if len({*each.assignment} & {*self.types}) > 1]
-        if self.mixed not in (None, *mixes):
-            raise ValueError(f"mixed: candidate {self.mixed} mixes nothing")
-        return self
 
     @property
     def delivers(self) -> bool:
@@ -252,17 +188,35 @@ class Mix(Record):
         return self.delivered is not None and self.delivered.low > 1
 
     @property
+    def taken(self) -> Assignment | None:
+        """Return the mix if it is made: if it won, or nothing was raced."""
+        is_taken = self.mixed is not None and (self.delivered is None or self.delivers)
+        return self.candidates[self.mixed].assignment if is_taken else None
+
+    @property
+    def made_as(self) -> PrecisionName:
+        """Return how the answer is made: a mix as int8 with nodes in other types."""
+        return "int8" if self.taken else self.rival
+
+
+class Mix(MixChoice):
+    precision: str
+    types: tuple[PrecisionName, ...]  # that are mixed, int8 first
+    machine: str  # that layers were timed on, and mixes raced if they were
+    traces: str | None  # where layer times are from, or None: this machine
+    batch: int
+    calibration: str  # the sha256 of the ranges it is for
+    model: str | None  # and of the graph these were measured on, if known
+    blocks: tuple[BlockTimes, ...]
+    keep: Keep  # of the precision that it is made as
+    is_searched: bool  # int8 follows a search, and so a rescue
+    spared: tuple[str, ...]  # the nodes that a search has left in floating point
+    floating: dict[PrecisionName, tuple[str, ...]]  # the nodes that are in each float type; none if all are in one
+
+    @property
     def is_one(self) -> bool:
         """Tell whether it is the graph of another precision."""
         return not self.floating
-
-    def spared_for(self, calibrated: Calibration) -> tuple[str, ...]:
-        """Return what a search has spared. Refuse what was found with other ranges or another graph."""
-        if (self.calibration, self.model) != (calibrated.cache_sha256, calibrated.model_sha256):
-            raise EnginewrightError(
-                f"{self.precision} was mixed with another calibration or model: run `dvc repro` again"
-            )
-        return self.spared
 
     def in_words(self) -> str:
         """Return what was mixed, what that promised and what it delivered, without the last stop."""

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.files import sha256_of
 from enginewright.core.progress import progress
 from enginewright.core.spread import Cluster, Work, spread
-from enginewright.data.errors import TINY, norms
+from enginewright.data.errors import TINY
 from enginewright.data.feeds import Feeds, Outputs, Run
 from enginewright.data.run_all import OutputsOf, outputs_on
 from enginewright.graph.as_written import GraphWork, run_optimized
 from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.precision.calibration.auto import norms_of_outputs
 from enginewright.precision.checks import LOST, Checks
 from enginewright.precision.placement import Placement, arithmetic_nodes
 from enginewright.precision.records import AIM, Step
@@ -124,14 +124,10 @@ def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], wante
     two large errors, and puts the layers in a worse order.
     """
     run = graph.run_alone(layer)
-    errors: dict[str, list[NDArray[np.float64]]] = {}  # by output, of each sample: its error and its size
-    for found, exact in zip(map(run, batches), wanted, strict=True):
-        for name, values in exact.items():
-            both = found[name] - values, values
-            errors.setdefault(name, []).append(np.stack([norms(each.astype(np.float64)) for each in both]))
-    pairs = [np.maximum(np.concatenate(parts, axis=1), TINY) for parts in errors.values()]
-    of_each = np.mean([np.square(error / size) for error, size in pairs])
-    of_all = np.mean([np.square(error).sum() / np.square(size).sum() for error, size in pairs])
+    found, exact = ([list(outputs.values()) for outputs in each] for each in (map(run, batches), wanted))
+    pairs = [np.maximum(pair, TINY) for pair in norms_of_outputs(found, exact)]
+    of_each = np.mean([np.square(errors / sizes) for errors, sizes in pairs])
+    of_all = np.mean([np.square(errors).sum() / np.square(sizes).sum() for errors, sizes in pairs])
     return float((of_each * of_all) ** 0.25)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.cores import in_parallel
 from enginewright.core.params.precisions import AUTO, METHODS, CalibrationParams
-from enginewright.data.errors import norms, relative_error
+from enginewright.data.errors import Values, norms, relative_error
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import open_optimized
@@ -29,6 +29,7 @@ SIGNED = 128  # the byte without a sign that stands for 0 where others have one
 CHOOSING, CHECKING = (0, 8), (8, 40)  # the samples to choose by, and those that must confirm it
 
 Ranges = Mapping[str, float]
+Batches = Iterable[Sequence[Values]]  # of outputs
 Cost = Callable[[Ranges], float]
 
 
@@ -169,8 +170,7 @@ class MethodTrial:
 
         def cost(amax: Ranges) -> float:
             outputs = self._rounded.run(None, dict(feeds) | dict(self._grids(amax)))
-            errors = [(error_of(*pair), error_at_once(*pair)) for pair in zip(outputs, exact, strict=True)]
-            return float(np.sqrt(np.prod(np.mean(errors, axis=0))))
+            return math.sqrt(math.prod(output_errors([outputs], [exact])))
 
         return cost
 
@@ -182,11 +182,24 @@ class MethodTrial:
             yield site.zero, np.asarray(SIGNED if grid.zero.dtype == np.int8 else grid.zero, np.uint8)
 
 
-def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
-    """Return the mean over samples of the error of an output, relative to the size of the exact one."""
-    return float(np.mean(norms(found - exact) / np.maximum(norms(exact), TINY)))
+class OutputErrors(NamedTuple):
+    """How far outputs are from the exact ones, relative to the size of these: means over outputs."""
+
+    mean: float  # over samples
+    at_once: float  # of all samples, which those with the largest answers decide
 
 
-def error_at_once(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
-    """Return the error of an output for all samples, relative to the size of the exact one."""
-    return relative_error(found - exact, exact, TINY)
+def output_errors(found: Batches, exact: Batches) -> OutputErrors:
+    pairs = norms_of_outputs(found, exact)
+    means = [np.mean(errors / np.maximum(sizes, TINY)) for errors, sizes in pairs]
+    return OutputErrors(float(np.mean(means)), float(np.mean([relative_error(*pair, TINY) for pair in pairs])))
+
+
+def norms_of_outputs(found: Batches, exact: Batches) -> list[NDArray[np.float64]]:
+    """Return for each output the norms of the error and of the exact answer, for the samples of all batches."""
+
+    def of_one(found: Values, exact: Values) -> NDArray[np.float64]:
+        return np.stack([norms(each.astype(np.float64)) for each in (found - exact, exact)])
+
+    parts = [[of_one(*pair) for pair in zip(*batch, strict=True)] for batch in zip(found, exact, strict=True)]
+    return [np.concatenate(each, axis=1) for each in zip(*parts, strict=True)]

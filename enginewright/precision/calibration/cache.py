@@ -78,6 +78,11 @@ class Calibration(Record):
     costs: dict[str, float] = Field(default_factory=dict)  # of `auto`: what each method costs, and what was chosen
 
     @property
+    def origin(self) -> tuple[str, str | None]:
+        """Return the hashes of the ranges, and of the graph that they were measured on, if that is known."""
+        return self.cache_sha256, self.model_sha256
+
+    @property
     def is_measured(self) -> bool:
         return self.source == MEASURED
 

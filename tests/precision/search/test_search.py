@@ -8,7 +8,8 @@ import pytest
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Thresholds
 from enginewright.precision import search as journal_module
-from enginewright.precision.records import AIM, Search, SearchedLayer, Step, spared_layers
+from enginewright.precision.in_dialect import Ingredients, spare_searched
+from enginewright.precision.records import AIM, Search, SearchedLayer, Step, digest_of
 from enginewright.precision.search import Journal, find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
@@ -185,21 +186,23 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
 
 
 def test_what_was_searched_for_something_else_is_refused(tmp_path):
-    ranges = SimpleNamespace(cache_sha256="ranges", model_sha256="model")
-    about = {"precision": "int8", "calibration": "ranges", "model": "model", "rescue": "rescued"}
-    found = Search(**about, layers=(), samples=(8, 16, 32), path=(), spared=("conv",))
-    found.write(tmp_path / "int8.json")
-    assert spared_layers(tmp_path / "int8.json", ranges, "rescued") == ("conv",)
-    for calibration, model, rescue in (
-        ("other", "model", "rescued"),
-        ("ranges", "other", "rescued"),
-        ("ranges", "model", "other"),
-    ):
-        other = SimpleNamespace(cache_sha256=calibration, model_sha256=model)
+    for name in ("rescued", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rescue.json").write_text(name)
+    rescued, file = tmp_path / "rescued", tmp_path / "int8.json"
+    about = {"precision": "int8", "calibration": "ranges", "model": "model", "rescue": digest_of(rescued)}
+    Search(**about, layers=(), samples=(8, 16, 32), path=(), spared=("conv",)).write(file)
+
+    def spared(calibration="ranges", model="model", rescued=rescued):
+        given = Ingredients(None, SimpleNamespace(origin=(calibration, model)), None, None, None, spared=("end",))
+        return spare_searched(given, file, rescued).spared
+
+    assert spared() == ("end", "conv")
+    for other in ({"calibration": "other"}, {"model": "other"}, {"rescued": tmp_path / "other"}):
         with pytest.raises(
             EnginewrightError, match=r"int8\.json was searched with another calibration, model or rescue: r"
         ):
-            spared_layers(tmp_path / "int8.json", other, rescue)
-    (tmp_path / "int8.json").write_text('{"precision": "int8", "threshold": 1}')
+            spared(**other)
+    file.write_text('{"precision": "int8", "threshold": 1}')
     with pytest.raises(EnginewrightError, match=r"int8\.json is damaged or of another version of Enginewright"):
-        spared_layers(tmp_path / "int8.json", ranges, "rescued")
+        spared()
