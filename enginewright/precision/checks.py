@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.data.errors import TINY, Values, cosines_of_samples, errors_of_samples, norms_of_samples
+from enginewright.data.errors import TINY, cosines_of_samples, norms_of_samples
 from enginewright.data.feeds import Outputs, Run
 from enginewright.data.run_all import OutputsOf, Places, run_all
 from enginewright.data.sample_set import SampleSet
@@ -149,7 +149,12 @@ class Checks:
             supposed = self._step(self._as_if_like(found), spared, work, self.checked).used
             if supposed <= LITTLE:
                 return few.model_copy(update={"used": max(few.used, supposed)})
-        return self._step(self._with_others(found, run), spared, work, self.checked)
+        if self._samples.lengths is None:
+            others = run(self.places[FIRST:])
+            whole = {name: np.concatenate([values, others[name]]) for name, values in found.items()}
+        else:  # texts must be padded alike
+            whole = run(self.places)
+        return self._step(whole, spared, work, self.checked)
 
     def _as_if_like(self, found: Outputs) -> Outputs:
         """Return outputs of all samples as if each had the error of the few whose exact answer is nearest in size."""
@@ -159,17 +164,9 @@ class Checks:
         like = few[np.searchsorted(between, sizes)]
         return {name: values + (found[name] - values[:FIRST])[like] for name, values in wanted.items()}
 
-    def _with_others(self, found: Outputs, run: RunPlaces) -> Outputs:
-        """Return the outputs of all samples: the first are run already, but texts must be padded alike."""
-        if self._samples.lengths is not None:
-            return run(self.places)
-        others = run(self.places[FIRST:])
-        return {name: np.concatenate([values, others[name]]) for name, values in found.items()}
-
     def _step(self, found: Outputs, spared: int, work: float, count: int) -> Step:
         places, wanted = self.places[:count], self._wanted_of_first(count)
-        compared = self._judge.comparable(places, wanted, found)
-        errors = compare(*compared)
+        errors = compare(*self._judge.comparable(places, wanted, found))
         crossed = self._crossed(found, count) if self._are_few else ()
         lost = self._judge.lost(places, wanted, chain([found], crossed))
         same, drop = lost[0]
@@ -181,16 +178,10 @@ class Checks:
             agreement=None if same is None else float(same.mean()),
             metric_drop=drop,
             looked_at=count,
-            changed={} if same is None else self._changed(places, same, errors_of_samples(*compared)),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(lost))
         return step if errors.nonfinite else step.model_copy(update={"used": min(LOST, used)})
-
-    def _changed(self, places: Places, same: Values, errors: Values) -> dict[str, int]:
-        """Name the samples whose answer is not the same, the worst first, with their places among these."""
-        order, samples = np.lexsort((-errors, same)), self._samples.manifest.samples
-        return {samples[places[each]].name: int(each) for each in order if same[each] < 1}
 
     def _crossed(self, found: Outputs, count: int) -> Iterator[Outputs]:
         """Yield outputs as if each sample had the error of another one, whose exact answer is nearly as large.

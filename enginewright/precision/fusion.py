@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginewright.graph.passes.find import remove_unused
-from enginewright.precision.placement import PASSED_ON, PRODUCTS
+from enginewright.precision.placement import PASSED_ON, PRODUCTS, array_of
 
 FUSED_ON = PASSED_ON | {"BatchNormalization", "Clip", "Gelu", "HardSigmoid", "HardSwish", "Mul", "Relu", "Sigmoid"}
 
@@ -52,13 +52,6 @@ def pair_before(value: ir.Value | None) -> Pair | None:
     if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.inputs[0] is None:
         return None
     return Pair(quantize, dequantize)
-
-
-def array_of(value: ir.Value | None) -> NDArray[Any]:
-    """Return the numbers of a constant."""
-    assert value is not None
-    assert value.const_value is not None
-    return value.const_value.numpy()
 
 
 def set_array(value: ir.Value, array: NDArray[Any]) -> None:

@@ -22,8 +22,8 @@ from enginewright.graph.shapes import shapes_of
 from enginewright.precision.calibration.cache import read_cache, write_cache
 from enginewright.precision.cast import calling_modelopt, trial_batch
 from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, kept_nodes, nodes_adding_scattered
-from enginewright.precision.fusion import Pair, array_of, mend_fusions, pair_before, set_array
-from enginewright.precision.placement import setting
+from enginewright.precision.fusion import Pair, mend_fusions, pair_before, set_array
+from enginewright.precision.placement import array_of
 from enginewright.precision.write_int8 import Rounded
 
 # TensorRT 10.6 writes the sums of an fp8 Conv as float16 before it multiplies them by the scales, if an Add follows. On
@@ -194,7 +194,7 @@ def _set_fp8_weight_scales(model: ir.Model, amax: Mapping[str, float]) -> None:
         activation, back = map(pair_before, product.inputs[:2]) if len(product.inputs) > 1 else (None, None)
         if activation is None or back is None or back.exact.const_value is None:
             continue
-        weights, axis = array_of(back.exact).astype(np.float64), setting(back.quantize, "axis", 1)
+        weights, axis = array_of(back.exact).astype(np.float64), back.quantize.attributes.get_int("axis", 1)
         scales = array_of(back.scale)
         others = tuple(each for each in range(weights.ndim) if scales.size == 1 or each != axis % weights.ndim)
         needed = np.abs(weights).max(axis=others) / PRECISIONS["fp8"].largest

@@ -95,7 +95,6 @@ class Step(Record):
     agreement: float | None  # None if answers of the task cannot be the same
     metric_drop: float | None  # of the task's metric; None if it cannot be measured
     looked_at: int  # so many of the samples to check by, the first ones: few where they show that far too much is lost
-    changed: dict[str, int]  # all of these whose answer is another one, the worst first, and their places among them
     used: float  # the largest part of what a threshold allows, 1 being all of it
     at_most: float | None = None  # what other samples may take of the error allowed; None where nobody asked
 
@@ -190,8 +189,9 @@ class MixChoice(Record):
     @property
     def taken(self) -> Assignment | None:
         """Return the mix if it is made: if it won, or nothing was raced."""
-        is_taken = self.mixed is not None and (self.delivered is None or self.delivers)
-        return self.candidates[self.mixed].assignment if is_taken else None
+        if self.mixed is None or (self.delivered and not self.delivers):
+            return None
+        return self.candidates[self.mixed].assignment
 
     @property
     def made_as(self) -> PrecisionName:

@@ -15,7 +15,7 @@ from enginewright.core.facts import PRECISIONS
 from enginewright.graph.onnx_file import OLDEST_OPSET, at_opset
 from enginewright.graph.passes.find import Inserter
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.placement import Group, Placement, read_by_channel, setting
+from enginewright.precision.placement import Group, Placement, has_rows, read_by_channel
 
 LARGEST = PRECISIONS["int8"].largest
 LEVELS = 255  # the steps of a byte
@@ -212,7 +212,7 @@ def output_channels(node: ir.Node, rank: int) -> int:
             return 0
         case "ConvTranspose":
             return 1
-        case "Gemm" if setting(node, "transB"):
+        case "Gemm" if has_rows(node):
             return 0
         case _:
             return rank - 1

@@ -4,7 +4,7 @@ from enginewright.precision.records import Search, SearchedLayer, Step
 
 
 def step_of(spared, used, work, **changes):
-    plain = {"cosine": 1, "relative_error": 0, "agreement": None, "metric_drop": None, "looked_at": 1, "changed": {}}
+    plain = {"cosine": 1, "relative_error": 0, "agreement": None, "metric_drop": None, "looked_at": 1}
     return Step(**plain | {"spared": spared, "used": used, "work": work} | changes)
 
 

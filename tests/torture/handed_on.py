@@ -151,7 +151,7 @@ def _search() -> bytes:
 
     layers = tuple(SearchedLayer(name=name, op_type="Conv", work=0.3, loss=0.01) for name in LAYERS)
     step = Step(spared=0, work=0.0, cosine=0.9, relative_error=0.3, agreement=0.8, metric_drop=0.1, looked_at=8,
-                changed={"0": 0}, used=2.0)  # fmt: skip
+                used=2.0)  # fmt: skip
     path = step, step.model_copy(update={"spared": 1, "work": 0.3, "used": 0.5})
     return Search(precision="int8", calibration="a", model="b", rescue="c", layers=layers, samples=(8, 8, 8), path=path,
                   spared=("fc",)).model_dump_json().encode()  # fmt: skip

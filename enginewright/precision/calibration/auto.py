@@ -192,7 +192,8 @@ class OutputErrors(NamedTuple):
 def output_errors(found: Batches, exact: Batches) -> OutputErrors:
     pairs = norms_of_outputs(found, exact)
     means = [np.mean(errors / np.maximum(sizes, TINY)) for errors, sizes in pairs]
-    return OutputErrors(float(np.mean(means)), float(np.mean([relative_error(*pair, TINY) for pair in pairs])))
+    at_once = [relative_error(errors, sizes, TINY) for errors, sizes in pairs]
+    return OutputErrors(float(np.mean(means)), float(np.mean(at_once)))
 
 
 def norms_of_outputs(found: Batches, exact: Batches) -> list[NDArray[np.float64]]:

@@ -1,7 +1,5 @@
 """What was tried on the way to a precision: pictures of a search, and tables of its rescues and of a mix."""
 
-from collections import Counter
-
 from enginewright.core.text import counted, first_few
 from enginewright.precision.records import Mix, Rescue, Search, SearchedLayer, errors_in_words
 from enginewright.report.page.charts import Row, bar, dot, draw_rows
@@ -9,7 +7,6 @@ from enginewright.report.page.picture import Figure, Picture, from_zero
 from enginewright.report.tables import Table, table
 from enginewright.report.where_time_goes import Times
 
-MOST_SAMPLES = 12
 MOST_LAYERS = 40  # those that lose most, in the order of the graph
 
 
@@ -33,7 +30,6 @@ def search_pictures(found: Search, times: Times | None) -> list[Figure]:
     of_work = "% of the work of all layers, as estimated"
     return [
         Figure("The sets of layers that were tried, the fewest first", _draw_path(found)),
-        *_changed_samples(found),
         Figure(f"{costs}, in the order of the graph", _draw_layers("losses", found, costs, losses, unit)),
         Figure(f"{buys} in time", _draw_times(found, [layer for layer, _, _ in losses], times))
         if times
@@ -55,26 +51,6 @@ def _draw_path(found: Search) -> Picture:
     scale = from_zero([200.0 if any(step.used > 1 for step in found.path) else 100.0])
     unit = "% of what the thresholds allow; up to 200 are drawn"
     return draw_rows("search-path", title, rows, unit, scale=scale, beside=100)
-
-
-def _changed_samples(found: Search) -> list[Figure]:
-    """Draw the samples that change their answer by most of the sets that were tried on them: it takes the least to do
-    so."""
-    places = {name: place for step in found.path for name, place in step.changed.items()}
-    if not places:
-        return []
-    changes = Counter(name for step in found.path for name in step.changed)
-    tried = {name: sum(place < step.looked_at for step in found.path) for name, place in places.items()}
-    most = sorted(places, key=lambda name: (changes[name] / tried[name], changes[name]), reverse=True)
-    rows = []
-    for name in most[:MOST_SAMPLES]:
-        remains = name in found.chosen.changed
-        length = bar(100 * changes[name] / tried[name], "strong" if remains else "faint")
-        rows.append(Row(name, (length,), f"{changes[name]} of {tried[name]}", "strong" if remains else "plain"))
-    title = f"Calibration samples whose answer changes by {found.precision}"
-    unit = "% of the sets tried on the sample; in colour: the chosen one, too"
-    drawn = draw_rows("search-changed", title, rows, unit, scale=from_zero([100.0]))
-    return [Figure("The samples whose answers change first", drawn)]
 
 
 def _draw_layers(

@@ -45,7 +45,6 @@ class MadeUp:
             agreement=None,
             metric_drop=None,
             looked_at=16,
-            changed={},
             used=error / self.checks.limits.relative_error,
             at_most=self.others * error / self.checks.limits.relative_error,
         )
@@ -166,7 +165,6 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
             agreement=None,
             metric_drop=None,
             looked_at=16,
-            changed={},
             used=used,
         )
         for count, used in path

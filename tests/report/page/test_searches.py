@@ -12,28 +12,19 @@ from enginewright.report.where_time_goes import times_of
 
 
 def found(*path, spared=()):
-    changed = [("two", 0), ("one", 1), ("three", 2)]
-    steps = [
-        step_of(count, used, count / 4, looked_at=2 if used >= 2 else 16, changed=dict(changed[: round(used)]))
-        for count, used in path
-    ]
+    steps = [step_of(count, used, count / 4) for count, used in path]
     return search_of(dict(zip("abcd", (0.3, 0.01, 0.2, None), strict=True)), 0.25, steps, spared)
 
 
 def test_what_was_tried_and_what_each_layer_loses_is_drawn():
     searched = found((0, 3.0), (3, 0.1), (1, 1.2), (2, 0.6), spared=("a", "c"))
-    path, changed, losses, work = (str(figure.picture) for figure in search_pictures(searched, None))
+    path, losses, work = (str(figure.picture) for figure in search_pictures(searched, None))
     described = re.search(r"<desc[^>]*>(.*?)</desc>", path)[1]
     assert re.findall(r"(\d) layers?, (\d+)% of the work (\d+)%", described) == [
         ("0", "0", "300"), ("1", "25", "120"), ("2", "50", "60"), ("3", "75", "10")
     ]  # fmt: skip
     assert "a 30.00%; b 1.00%; c 20.00%." in losses
     assert "a 25.0%; b 25.0%; c 25.0%." in work
-    assert re.findall(r"(one|two|three) (\d of \d)", changed) == [
-        ("two", "3 of 4"),
-        ("three", "1 of 3"),  # three of the steps looked at it
-        ("one", "1 of 4"),
-    ]
     assert "2 of 4 layers stay in floating point, 50% of the work" in describe_search(searched)
     assert describe_search(searched).endswith("were measured, on 16 calibration samples; 32 others judged the answer.")
 
