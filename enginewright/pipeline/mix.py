@@ -32,8 +32,6 @@ from enginewright.precision.mixing import (
     Races,
     choose,
     layers_in_turns,
-    layers_of,
-    median_times,
     mixes_worth_trying,
     parts_of,
     read_traces,
@@ -89,7 +87,7 @@ def mix(
         graph = load_graph(source.graph)
         parts = parts_of(graph, source)
         elsewhere = read_traces(asked.traces, types, precision, parts.places, traces, bench) if asked.traces else None
-        types = elsewhere.types if elsewhere else types
+        types = tuple(elsewhere.times) if elsewhere else types
         limits = params.precisions[precision].thresholds
         checks = Checks(choose_in_graph(graph, in_graph), samples, Judge(task, samples.truth, limits))
         maker = CandidateMaker(source, parts, in_graph, checks, build_mix)
@@ -101,7 +99,7 @@ def mix(
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):
             traced = elsewhere or trace_in_turns(precision, pure, parts.places, bench)
-        for number, assignment in enumerate(mixes_worth_trying(median_times(traced.times))):
+        for number, assignment in enumerate(mixes_worth_trying(traced.medians)):
             made.append(maker.make(assignment, folder / str(number)))
         candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
@@ -109,18 +107,18 @@ def mix(
             if races and len(made) > len(types):
                 layers = layers_in_turns(candidates, bench)
             else:  # nothing is traced anew where there is no mix
-                layers = [layers_of(each.assignment, traced.times) for each in made]
+                layers = [traced.of(each.assignment) for each in made]
             choice = choose(precision, types, made, layers, races, asked.seconds)
     keeps = {"int8": source.keep, "fp32": NOTHING, asked.floating: params.precisions[asked.floating].keep}
     answer = Mix(
         precision=precision,
-        types=traced.types,
+        types=tuple(traced.times),
         machine=traced.machine.in_words(),
         traces=asked.traces,
         batch=bench.batch,
         calibration=source.ranges.cache_sha256,
         model=source.ranges.model_sha256,
-        blocks=parts.timed(median_times(traced.times)),
+        blocks=parts.timed(traced.medians),
         keep=keeps[choice.made_as],
         is_searched=search.exists(),
         spared=source.spared,

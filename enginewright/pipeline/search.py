@@ -37,7 +37,7 @@ from enginewright.precision.in_dialect import (
 from enginewright.precision.placement import arithmetic_nodes
 from enginewright.precision.records import Search, SearchedLayer, digest_of
 from enginewright.precision.rescue import confirming
-from enginewright.precision.search import Journal, LayerTrial, OnCluster, Rounding, find_spared
+from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
@@ -76,11 +76,11 @@ def search(
         rounding = _rounding(precision, graph, given, ranges)
         layers = arithmetic_nodes(graph, rounding.kept)
         work = shares_of_work(graph, layers, given.sample)
-        there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
+        there = running_on(cluster, graph, scratch) if cluster else None
         convert = _converter(precision, given._replace(ranges=ranges), graph, rounding)
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
-        checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there.exact if there else None)
-        trial = LayerTrial(checks, rounding, convert, there)
+        checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there)
+        trial = LayerTrial(checks, rounding, convert, scratch, cluster)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from statistics import median
 from time import monotonic
 from typing import NamedTuple
 
@@ -83,9 +82,10 @@ class Parts(NamedTuple):
 
     def timed(self, times: BlocksTimes) -> tuple[BlockTimes, ...]:
         """Return what the record says of each block."""
+        of_blocks = zip(self.blocks, zip(*times.values(), strict=True), strict=True)
         return tuple(
-            BlockTimes(first=block[0], last=block[-1], milliseconds={name: times[name][number] for name in times})
-            for number, block in enumerate(self.blocks)
+            BlockTimes(first=block[0], last=block[-1], milliseconds=dict(zip(times, each, strict=True)))
+            for block, each in of_blocks
         )
 
 
@@ -138,28 +138,16 @@ def times_of_blocks(layers: Sequence[LayerTime], places: Mapping[str, int]) -> l
     """Return the milliseconds of each block. What a compiler adds, such as a cast, belongs to the next block."""
     times, waiting, place = [0.0] * (max(places.values()) + 1), 0.0, 0
     for layer in layers:
-        named = _place(layer, places)
-        if named is None:
-            waiting += layer.milliseconds
-        else:
-            place = named
-            times[place] += waiting + layer.milliseconds
-            waiting = 0.0
+        waiting += layer.milliseconds
+        if (named := _place(layer, places)) is not None:
+            times[named] += waiting
+            waiting, place = 0.0, named
     times[place] += waiting
     return times
 
 
-def share_named(layers: Sequence[LayerTime], places: Mapping[str, int]) -> float:
-    """Return the share of the blocks that have a layer by name. It is small for layers of another graph."""
-    return len({_place(layer, places) for layer in layers} - {None}) / (max(places.values()) + 1)
-
-
 def _place(layer: LayerTime, places: Mapping[str, int]) -> int | None:
     return next((places[name] for name in node_names(layer) if name in places), None)
-
-
-def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
-    return {name: [median(each) for each in zip(*(turn[name] for turn in times), strict=True)] for name in times[0]}
 
 
 def mixes_worth_trying(times: BlocksTimes) -> list[Assignment]:
@@ -203,11 +191,15 @@ def require_executed(engine: EngineRecord, precision: str) -> None:
 
 class Traces(NamedTuple):
     machine: Machine  # that they are from
-    times: list[BlocksTimes]  # by one trace of each engine
+    times: dict[PrecisionName, LayersTimes]  # of the blocks in each type
 
     @property
-    def types(self) -> tuple[PrecisionName, ...]:
-        return tuple(self.times[0])
+    def medians(self) -> BlocksTimes:
+        return {name: np.median(times, axis=0).tolist() for name, times in self.times.items()}
+
+    def of(self, assignment: Assignment) -> LayersTimes:
+        """Return what the parts of a mix take, without its changes of type."""
+        return np.stack([self.times[name][:, number] for number, name in enumerate(assignment)], axis=1)
 
 
 def trace_in_turns(
@@ -216,10 +208,11 @@ def trace_in_turns(
     """Trace the engines of all types here."""
     with whole_machine(f"mix, {precision}"):
         turns = _in_turns(list(engines.values()), bench)
-    for engine, of_one in zip(engines.values(), zip(*turns, strict=True), strict=True):
+    times = {}
+    for (name, engine), of_one in zip(engines.items(), zip(*turns, strict=True), strict=True):
         _require_times(list(chain(*of_one)), places, str(engine))
-    times = [[times_of_blocks(layers, places) for layers in turn] for turn in turns]
-    return Traces(bench.machine, [dict(zip(engines, turn, strict=True)) for turn in times])
+        times[name] = np.array([times_of_blocks(layers, places) for layers in of_one])
+    return Traces(bench.machine, times)
 
 
 def layers_in_turns(engines: Sequence[Path], bench: Bench) -> list[LayersTimes]:
@@ -238,11 +231,6 @@ def _in_turns(engines: Sequence[Path], bench: Bench) -> list[list[list[LayerTime
     return turns
 
 
-def layers_of(assignment: Assignment, times: Sequence[BlocksTimes]) -> LayersTimes:
-    """Return what the parts of a mix take by the traces of all engines, without its changes of type."""
-    return np.array([[turn[name][number] for number, name in enumerate(assignment)] for turn in times])
-
-
 def read_traces(
     folder: str,
     types: Sequence[PrecisionName],
@@ -255,33 +243,33 @@ def read_traces(
     found = user_file(folder, data, f"mix.{precision}.traces", "null")
     paths = {name: found / f"{name}.json" for name in types}
     traces = {name: Trace.read(path) for name, path in paths.items() if name in types[:2] or path.exists()}
+    machine, times = traces["int8"].machine, {}
     for name, trace in traces.items():
         if (trace.precision, trace.batch) != (name, bench.batch):
             raise EnginewrightError(
                 f"{paths[name]} is a trace of {trace.precision} at batch {trace.batch}, and not of {name} at "
                 f"batch {bench.batch}: take it there with the same build.profile"
             )
-    machine = traces["int8"].machine
-    for name, trace in traces.items():
         if trace.machine != machine:
             raise EnginewrightError(
                 f"{found}: int8.json is from {machine.in_words()}, and {name}.json from {trace.machine.in_words()}: "
                 "take all on one machine"
             )
+        _require_times(trace.layers, places, str(paths[name]))
+        times[name] = np.array([times_of_blocks(trace.layers, places)])
     if machine.runtime != bench.machine.runtime:
         raise EnginewrightError(
             f"{found}: the traces are from {machine.in_words()}, and graphs are made for {bench.machine.runtime} here: "
             "take traces with the same runtime"
         )
-    for name, trace in traces.items():
-        _require_times(trace.layers, places, str(paths[name]))
-    return Traces(machine, [{name: times_of_blocks(trace.layers, places) for name, trace in traces.items()}])
+    return Traces(machine, times)
 
 
 def _require_times(layers: Sequence[LayerTime], places: Mapping[str, int], where: str) -> None:
     if not any(layer.milliseconds for layer in layers):
         raise EnginewrightError(f"{where}: the runtime gives no times of layers, by which parts are chosen")
-    if (share := share_named(layers, places)) < MOSTLY:
+    named = {_place(layer, places) for layer in layers} - {None}
+    if (share := len(named) / (max(places.values()) + 1)) < MOSTLY:
         raise EnginewrightError(
             f"{where} is a trace of another graph: {share:.0%} of this one's parts have a layer in it. Trace this model"
         )

@@ -4,7 +4,7 @@ single layers, of which one session measures many, and sets of them."""
 import json
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -89,10 +89,10 @@ class SwitchedGraph:
         switch = ir.val(name, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         self._graph.inputs.append(switch)
         # ONNX Runtime copies what If returns, which takes a tenth of the time of its Where.
-        branches = {
-            "then_branch": _returning(node.inputs[index], f"{name}.rounded"),
-            "else_branch": _returning(exact, f"{name}.exact"),
-        }
+        branches = {}
+        for branch, value in {"then_branch": node.inputs[index], "else_branch": exact}.items():
+            copy = ir.node("Identity", [value], outputs=[ir.val(f"{name}.{branch}")])
+            branches[branch] = ir.Graph([], copy.outputs, nodes=[copy], name=branch)
         chosen = ir.node("If", [switch], branches, outputs=[ir.val(f"{name}.chosen")])
         node.prepend(chosen)
         node.replace_input_with(index, chosen.outputs[0])
@@ -109,11 +109,6 @@ def _sites(model: ir.Model, kept: Collection[str], exact_sums: bool) -> set[Site
 
 def _site(value: ir.Value | None, node: ir.Node, index: int) -> Site:
     return (value.name or "") if value is not None else "", node.name or "", index
-
-
-def _returning(value: ir.Value | None, name: str) -> ir.Graph:
-    copy = ir.node("Identity", [value], outputs=[ir.val(name)])
-    return ir.Graph([], copy.outputs, nodes=[copy], name=name)
 
 
 def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], wanted: Sequence[Outputs]) -> float:
@@ -152,46 +147,34 @@ class LayersAlone(Work[LayerName, LossAlone]):
         yield lambda layer: (layer, loss_alone(switched, layer, self.batches, wanted))
 
 
-class OnCluster:
-    """Tries layers on the machines of a cluster: single ones side by side, and sets of them over parts of the samples.
+def running_on(cluster: Cluster, graph: onnx.ModelProto, scratch: Path) -> OutputsOf | None:
+    """Return what runs a graph over parts of the samples. It goes there as a file in the folder `scratch`."""
+    return outputs_on(GraphWork(_written(graph, scratch), optimized=True), cluster)
 
-    The graphs go there as files in the folder `scratch`.
-    """
 
-    def __init__(self, cluster: Cluster, graph: onnx.ModelProto, rounding: Rounding, scratch: Path) -> None:
-        self._cluster, self._rounding, self._scratch = cluster, rounding, scratch
-        self._folder = self._written(graph)
-        self.exact = self._running(self._folder)
-
-    def losses_alone(self, layers: Iterable[str], batches: Sequence[Feeds]) -> Iterator[LossAlone]:
-        return spread(LayersAlone(self._folder, self._rounding, batches), map(LayerName, layers), self._cluster)
-
-    def running(self, graph: onnx.ModelProto) -> OutputsOf | None:
-        return self._running(self._written(graph))
-
-    def _running(self, folder: Path) -> OutputsOf | None:
-        return outputs_on(GraphWork(folder, optimized=True), self._cluster)
-
-    def _written(self, graph: onnx.ModelProto) -> Path:
-        folder = Path(tempfile.mkdtemp(dir=self._scratch))
-        save_graph(graph, folder / "model.onnx")
-        return folder
+def _written(graph: onnx.ModelProto, scratch: Path) -> Path:
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    save_graph(graph, folder / "model.onnx")
+    return folder
 
 
 @dataclass(frozen=True)
 class LayerTrial:
-    """Says what the outputs lose with sets of layers in floating point, and with one layer alone in int8."""
+    """Says what the outputs lose with sets of layers in floating point, and with one layer alone in int8: here, or on a
+    cluster, to which graphs go in the folder `scratch`."""
 
     checks: Checks
     rounding: Rounding
     convert: Callable[[Collection[str]], onnx.ModelProto]  # writes the graph with some layers spared
-    on_cluster: OnCluster | None = None
+    scratch: Path
+    cluster: Cluster | None = None
 
     def losses_alone(self, layers: Sequence[str]) -> Iterator[LossAlone]:
         """Yield each layer with the relative error of the outputs if it alone is in int8."""
         checks = self.checks
-        if self.on_cluster:
-            yield from self.on_cluster.losses_alone(layers, checks.batches)
+        if self.cluster:
+            work = LayersAlone(_written(checks.graph, self.scratch), self.rounding, checks.batches)
+            yield from spread(work, map(LayerName, layers), self.cluster)
             return
         for start in range(0, len(layers), TOGETHER):
             together = layers[start:][:TOGETHER]
@@ -201,8 +184,9 @@ class LayerTrial:
     def check(self, spared: Collection[str], work: float) -> Step:
         """Say what is lost with these layers in floating point."""
         written = self.convert(spared)
-        if self.on_cluster:  # the exact graph shows the shapes, which are the same
-            return self.checks.check_run(self.checks.exact, len(spared), work, self.on_cluster.running(written))
+        if self.cluster:  # the exact graph shows the shapes, which are the same
+            there = running_on(self.cluster, written, self.scratch)
+            return self.checks.check_run(self.checks.exact, len(spared), work, there)
         return self.checks.check_run(run_optimized(written), len(spared), work)
 
 

@@ -38,7 +38,7 @@ from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.calibrate import Measuring, measure_samples
 from enginewright.precision.checks import Checks
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.search import Journal, LayerTrial, OnCluster, Rounding, find_spared
+from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
 from enginewright.precision.write_int8 import Bounds, write_int8
 from enginewright.targets import node, ray_cluster
 from enginewright.targets import nodes as nodes_of_fleet
@@ -196,8 +196,8 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
 
     def trial(on, parts, convert=write):
         monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=-(-ENOUGH // parts)))
-        there = OnCluster(on, tiny_graph, rounding, tmp_path)
-        return LayerTrial(Checks(tiny_graph, many, judge, exact_there=there.exact), rounding, convert, there)
+        there = running_on(on, tiny_graph, tmp_path)
+        return LayerTrial(Checks(tiny_graph, many, judge, exact_there=there), rounding, convert, tmp_path, on)
 
     def found(trial, name):
         work = dict.fromkeys(layers, 1 / len(layers))

@@ -113,12 +113,12 @@ def _trace(precision: str) -> bytes:
 
 def _traces() -> None:
     from enginewright.measure.changes import Measurements
-    from enginewright.precision.mixing import Bench, median_times, mixes_worth_trying, read_traces
+    from enginewright.precision.mixing import Bench, mixes_worth_trying, read_traces
 
     places = {name: number for number, name in enumerate(LAYERS)}
     bench = Bench(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
     traces = read_traces(str(TRACES), ("int8", "fp32"), "best", places, TRACES.parent, bench)
-    mixes_worth_trying(median_times(traces.times))
+    mixes_worth_trying(traces.medians)
 
 
 def _times() -> bytes:

@@ -138,8 +138,9 @@ def trace(tmp_path, machine):
 
 @pytest.mark.parametrize("given", [("int8", "bf16"), ("int8", "bf16", "fp32")], ids=len)
 def test_the_traces_of_another_machine_are_read_and_that_of_fp32_if_it_is_there(trace, machine, given):
-    assert trace(given=given) == (machine, [{name: [1, 1] for name in given}])
-    assert trace(given=given).types == given
+    found = trace(given=given)
+    assert found.machine == machine
+    assert found.medians == {name: [1, 1] for name in given}
 
 
 WRONG = {

@@ -24,7 +24,7 @@ LOOSE = LIMITS.model_copy(update={"cosine": -1e9, "relative_error": 1e9, "agreem
 
 
 @pytest.fixture
-def try_layers(tiny_onnx, samples):
+def try_layers(tiny_onnx, samples, tmp_path):
     graph = load_graph(tiny_onnx)
     ranges = {
         name: Bounds(each.lowest, each.amax) for name, each in measure(graph, samples.batches(4), bins=2048).items()
@@ -43,7 +43,7 @@ def try_layers(tiny_onnx, samples):
         rounding = Rounding(ranges, frozenset(), 64, {}, "int8", exact_sums=True)
         convert = partial(write_int8, graph, ranges, largest_weight=64)
         found = Checks(graph, samples, Judge(task, samples.truth, limits), known, held)
-        trial = LayerTrial(found, rounding, convert)
+        trial = LayerTrial(found, rounding, convert, tmp_path)
         found.check, found.losses_alone = trial.check, trial.losses_alone
         if run_with:
             found.check = lambda spared, work: found.check_run(run_with(spared), len(spared), work)
