@@ -19,7 +19,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 from enginewright.graph.onnx_file import at_opset
-from enginewright.graph.passes.find import Inserter
+from enginewright.graph.passes.find import Inserter, remove_unused
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import FLOATS, has_rows
 from enginewright.precision.write_int8 import dtype_of
@@ -110,6 +110,7 @@ def write_blocks(
         else:
             writer.round_operands(product)
             in_blocks.append(node.name or "")
+    remove_unused(writer.model)  # weights that are in blocks now
     return Written(ir.to_proto(writer.model), in_blocks, stay)
 
 
@@ -162,10 +163,7 @@ class BlockWriter:
         """Let a product read rounded weights, and if these are not rounded alone, a rounded activation."""
         if self._precision != "int4":
             self._round(product, 0, product.read)
-        weights = product.weights
-        self._round(product, 1, weights)
-        if not weights.uses() and not weights.is_graph_output():
-            self.model.graph.initializers.pop(weights.name or "")
+        self._round(product, 1, product.weights)
 
     def _round(self, product: Product, index: int, exact: ir.Value) -> None:
         """Write the nodes that round an operand in front of its first reader. Others with it read the same."""

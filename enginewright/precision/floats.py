@@ -120,10 +120,8 @@ def _averaged_square(node: ir.Node) -> ir.Node | None:
 def _places(node: ir.Node) -> bool:
     """Tell whether it is a transposed convolution whose kernels hold a single one each."""
     weights = constant_at(node) if node.op_type == "ConvTranspose" else None
-    if weights is None:
-        return False
-    kernels = weights.numpy()
-    return bool(kernels.max() == 1 and np.all(np.count_nonzero(kernels.reshape(len(kernels), -1), axis=1) == 1))
+    kernels = np.zeros((1, 1)) if weights is None else weights.numpy().reshape(weights.shape[0], -1)
+    return bool(kernels.max() == 1 and np.all(np.count_nonzero(kernels, axis=1) == 1))
 
 
 def _adds_normalized(node: ir.Node) -> bool:
@@ -155,10 +153,11 @@ def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
 def nodes_adding_scattered(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
     network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
-    scattering = [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND")]
-    return [
-        node for node in scattering if any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
-    ]
+
+    def reduces(node: onnx.NodeProto) -> bool:
+        return any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
+
+    return [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND") and reduces(node)]
 
 
 RECURRENT = ("GRU", "LSTM", "RNN")

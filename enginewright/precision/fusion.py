@@ -77,9 +77,7 @@ def mend_fusions(model: ir.Model) -> None:
 
 def _free_weights(node: ir.Node) -> None:
     """Let a product read weights as they are if they meet floats: ModelOpt leaves Q/DQ nodes of some in attention.
-
-    They save nothing there, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())".
-    """
+    They save nothing, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())"."""
     for index, other in ((1, node.inputs[0]), (0, node.inputs[1])):
         weights = pair_before(node.inputs[index])
         if weights and weights.exact.const_value is not None and not _is_rounded(other):

@@ -66,7 +66,6 @@ class SwitchedGraph:
             if weights is None or weights.const_value is None or _site(weights, node, 1) not in switched:
                 continue
             writer.round_weights(node, rounding.largest, rounding.rounded)
-            self._graph.initializers.setdefault(weights.name or "", weights)
             self._add_switch(weights, node, 1)
         for group in writer.groups:
             grid = writer.grid_for(group, rounding.ranges)

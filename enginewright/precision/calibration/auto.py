@@ -81,22 +81,22 @@ def choose_by_outputs(
     Those are tried first whose ranges differ most. What was chosen on some samples must prove itself on others. If it
     does not, the best method stays.
     """
-    cost = trial.on(choosing)
-    best, lowest = min(((method, cost(by_method[method])) for method in METHODS), key=lambda pair: pair[1])
-    amax, methods = dict(by_method[best]), dict.fromkeys(by_method[best], best)
+
+    def ranges(methods: Mapping[str, str]) -> dict[str, float]:
+        return {name: by_method[method][name] for name, method in methods.items()}
+
+    cost, check = trial.on(choosing), trial.on(checking)
+    lowest, best = min((cost(by_method[method]), method) for method in METHODS)
+    methods = dict.fromkeys(by_method[best], best)
     for names, method in _most_different(trial.groups, by_method, best)[:TRIES]:
-        changed = amax | {name: by_method[method][name] for name in names}
-        tried = cost(changed)
-        if tried < (1 - WORTH_TAKING) * lowest:
-            amax, methods, lowest = changed, methods | dict.fromkeys(names, method), tried
-    check = trial.on(checking)
-    costs = {method: check(by_method[method]) for method in METHODS}
-    costs[AUTO] = costs[best] if amax == by_method[best] else check(amax)
+        changed = methods | dict.fromkeys(names, method)
+        if (tried := cost(ranges(changed))) < (1 - WORTH_TAKING) * lowest:
+            methods, lowest = changed, tried
+    costs = {method: check(by_method[method]) for method in METHODS} | {AUTO: check(ranges(methods))}
     winner = min(costs, key=lambda method: costs[method])
-    if winner == AUTO:
-        return best, RangeChoice(amax, methods, costs)
-    costs[AUTO] = costs[winner]
-    return winner, RangeChoice(dict(by_method[winner]), dict.fromkeys(by_method[winner], winner), costs)
+    if winner != AUTO:
+        best, methods, costs[AUTO] = winner, dict.fromkeys(methods, winner), costs[winner]
+    return best, RangeChoice(ranges(methods), methods, costs)
 
 
 def _most_different(

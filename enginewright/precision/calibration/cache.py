@@ -1,6 +1,7 @@
 """Keep what a calibration finds: the ranges in TensorRT's calibration cache, their origin, and what the exact graph
 answers meanwhile. The cache is a header, then `name: scale` with a float32 as big-endian hex."""
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,17 +40,18 @@ def read_cache(path: Path) -> dict[str, float]:
     if not header.startswith("TRT-"):
         raise EnginewrightError(f"{path} is not a TensorRT calibration cache: its first line is {header[:40]!r}")
     amax = {}
-    for where, line in [(f"{path}, line {number}", line) for number, line in enumerate(lines, start=2) if line.strip()]:
+    for number, line in enumerate(lines, start=2):
         name, _, text = line.rpartition(":")  # the last colon, since names may hold others
         try:
-            scale = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0]
+            (scale,) = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))
         except (ValueError, struct.error):
-            scale = float("nan")
-        if not name.strip() or not 0 < scale < float("inf"):
+            scale = math.nan
+        if name.strip() and 0 < scale < math.inf:
+            amax[name.strip()] = float(scale) * LEVELS
+        elif line.strip():
             raise EnginewrightError(
-                f"{where}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}"
+                f"{path}, line {number}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}"
             )
-        amax[name.strip()] = float(scale) * LEVELS
     return amax
 
 

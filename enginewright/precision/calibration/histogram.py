@@ -171,19 +171,15 @@ def entropy_bins(counts: Counts) -> int:
 
     For each candidate i, the reference P is the first i bins, with all counts beyond them added to the last one. Q is
     the first i bins without this addition, summed into 127 levels and spread evenly over each level's non-empty bins.
-    The candidate with the least Kullback-Leibler divergence of Q from P wins.
-
-    Q is constant over the non-empty bins of a level, so sum(P log Q) needs only P's sum over the level. Prefix sums
-    give it for every level of every candidate at once, in bins times levels steps instead of bins times bins.
+    The candidate with the least Kullback-Leibler divergence of Q from P wins. Q is constant over the non-empty bins of
+    a level, so that sum(P log Q) needs only P's sum over the level, from prefix sums.
     """
     values = counts.astype(np.float64)
     values[0] = values[1]  # zeros are exact at any scale, and ReLU makes so many that they would outweigh all others
     prefix, prefix_filled, prefix_entropy = map(_prefix_sums, (values, (values > 0).astype(float), _x_log_x(values)))
-
     candidates = np.arange(LEVELS + 1, len(values) + 1)
     inside, total = prefix[candidates], prefix[-1]
     folded, last = total - inside, values[candidates - 1]
-
     # P is the histogram, except that the candidate's last bin also holds what was folded into it.
     p_log_p = prefix_entropy[candidates] - _x_log_x(last) + _x_log_x(last + folded)
     p_log_q = np.empty(len(candidates))
@@ -202,11 +198,8 @@ def entropy_bins(counts: Counts) -> int:
 
 
 def mse_bins(counts: Counts, candidates: int = 256) -> int:
-    """Return the number of bins with the least squared error of rounding to int8 and saturating.
-
-    All numbers that one level stands for have the same rounded value, so that prefix sums of the counts, of the numbers
-    and of their squares give the error of a level.
-    """
+    """Return the number of bins with the least squared error of rounding to int8 and saturating. All numbers that one
+    level stands for have the same rounded value, so that prefix sums of their powers give the error of a level."""
     centers = np.arange(len(counts)) + 0.5
     tried = np.unique(np.linspace(LEVELS + 1, len(counts), candidates).round().astype(int))
     restored = np.arange(LEVELS + 1) * tried[:, None] / LEVELS
@@ -220,7 +213,7 @@ def mse_bins(counts: Counts, candidates: int = 256) -> int:
 
 
 def _prefix_sums(values: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(values)])
+    return np.cumulative_sum(values, include_initial=True, dtype=np.float64)
 
 
 def _x_log_x(values: Floats) -> Floats:
