@@ -124,7 +124,8 @@ class Product(NamedTuple):
 
 
 def _product_of(node: ir.Node) -> Product | None:
-    if node.op_type not in ("MatMul", "Gemm") or node.domain or node.attributes.get_int("transA", 0):
+    is_turned = node.attributes.get_int("transA", 0) == 1
+    if node.op_type not in ("MatMul", "Gemm") or node.domain or is_turned:
         return None
     read, weights = node.inputs[:2]
     if read is None or read.const_value is not None or weights is None or weights.const_value is None:

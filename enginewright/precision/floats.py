@@ -120,7 +120,7 @@ def _averaged_square(node: ir.Node) -> ir.Node | None:
 def _places(node: ir.Node) -> bool:
     """Tell whether it is a transposed convolution whose kernels hold a single one each."""
     weights = constant_at(node) if node.op_type == "ConvTranspose" else None
-    kernels = np.zeros((1, 1)) if weights is None else weights.numpy().reshape(weights.shape[0], -1)
+    kernels = np.zeros((1, 1)) if weights is None else weights.numpy().reshape(weights.shape.numpy()[0], -1)
     return bool(kernels.max() == 1 and np.all(np.count_nonzero(kernels, axis=1) == 1))
 
 

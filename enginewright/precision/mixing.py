@@ -278,7 +278,7 @@ def _require_times(layers: Sequence[LayerTime], places: Mapping[str, int], where
 class Made(NamedTuple):
     assignment: Assignment
     engine: Path
-    used: float  # the largest part of what a threshold allows
+    spent: float  # the largest part of what a threshold allows
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ class CandidateMaker:
 
     def check(self, assignment: Assignment, graph: Path, engine: Path) -> Made:
         """Say what is lost by a graph that is built already."""
-        return Made(assignment, engine, self.checks.check_run(run_as_written(graph), 0, 0.0).used)
+        return Made(assignment, engine, self.checks.check_run(run_as_written(graph), 0, 0.0).spent)
 
 
 @dataclass(frozen=True)
@@ -360,10 +360,10 @@ def choose(
     candidate. They decide without races.
     """
     pure = range(len(types))
-    rivals = [number for number in pure if made[number].used <= AIM]
-    mixes = [number for number in range(len(types), len(made)) if made[number].used <= AIM]
+    rivals = [number for number in pure if made[number].spent <= AIM]
+    mixes = [number for number in range(len(types), len(made)) if made[number].spent <= AIM]
     if not rivals:
-        closest = min(made[number].used for number in pure)
+        closest = min(made[number].spent for number in pure)
         raise EnginewrightError(
             f"mix.{precision}: neither {' nor '.join(types)} keeps precisions.{precision}.thresholds on calibration "
             f"samples; the closest takes {closest:.0%} of what they allow, and {AIM:.0%} may be taken"
@@ -384,7 +384,7 @@ def choose(
         candidates=tuple(
             Candidate(
                 assignment=each.assignment,
-                used=each.used,
+                spent=each.spent,
                 promised=promised[number],
                 raced=speeds.get(number) if races else None,
             )

@@ -95,17 +95,17 @@ class Step(Record):
     agreement: float | None  # None if answers of the task cannot be the same
     metric_drop: float | None  # of the task's metric; None if it cannot be measured
     looked_at: int  # so many of the samples to check by, the first ones: few where they show that far too much is lost
-    used: float  # the largest part of what a threshold allows, 1 being all of it
+    spent: float  # the largest part of what a threshold allows, 1 being all of it
     at_most: float | None = None  # what other samples may take of the error allowed; None where nobody asked
 
     @property
     def is_promised(self) -> bool:
         """Tell whether it keeps the thresholds, as far as samples show that have chosen nothing."""
-        return self.used <= AIM and (self.at_most is None or self.at_most <= 1)
+        return self.spent <= AIM and (self.at_most is None or self.at_most <= 1)
 
     def in_words(self) -> str:
         others = "" if self.at_most is None else f", and on other samples up to {self.at_most:.0%} of the error allowed"
-        return f"which takes {self.used:.0%} of what the thresholds allow{others}"
+        return f"which takes {self.spent:.0%} of what the thresholds allow{others}"
 
 
 class Search(Record):
@@ -134,7 +134,7 @@ class Search(Record):
         measured = sum(layer.loss is not None for layer in self.layers)
         unmeasured = "" if measured == len(self.layers) else f"; {measured} of {len(self.layers)} layers were measured"
         if not self.spared:
-            closest = min(self.path, key=lambda step: max(step.used, step.at_most or step.used))
+            closest = min(self.path, key=lambda step: max(step.spent, step.at_most or step.spent))
             return (
                 f"no set of layers keeps the thresholds; the closest leaves {counted(closest.spared, 'layer')} in "
                 f"floating point, {closest.work:.0%} of the work, {closest.in_words()}{unmeasured}"
@@ -142,7 +142,7 @@ class Search(Record):
         share = f"{self.chosen.work:.0%} of the work"
         stay = "stays" if len(self.spared) == 1 else "stay"
         spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in floating point, {share}"
-        all_of_them = f"all of them in {self.precision} would take {all_int8.used:.0%}"
+        all_of_them = f"all of them in {self.precision} would take {all_int8.spent:.0%}"
         return f"{spared}, {self.chosen.in_words()}; {all_of_them}{unmeasured}"
 
 
@@ -169,7 +169,7 @@ class Candidate(Record):
     """A type for each block, and what that loses and gains."""
 
     assignment: Assignment
-    used: float  # the largest part of what a threshold allows, on calibration samples
+    spent: float  # the largest part of what a threshold allows, on calibration samples
     promised: Speedup  # over all int8, by the sums of layer times, with the interval over the turns
     raced: float | None  # over all int8, in one race of all; None if it breaks a threshold, or nothing was raced
 
@@ -244,9 +244,9 @@ class Mix(MixChoice):
 
     def _rival(self) -> str:
         """Name the rival, and say why it is the one."""
-        used = {name: each.used for name, each in zip(self.types, self.candidates, strict=False) if name != self.rival}
-        slower = [name for name in used if used[name] <= AIM]
-        lost = [f"{name} takes {used[name]:.0%}" for name in used if used[name] > AIM]
+        others = [pair for pair in zip(self.types, self.candidates, strict=False) if pair[0] != self.rival]
+        slower = [name for name, each in others if each.spent <= AIM]
+        lost = [f"{name} takes {each.spent:.0%}" for name, each in others if each.spent > AIM]
         why = [f"faster than {' and '.join(slower)}"] if slower else []
         why += [f"while {' and '.join(lost)} of what the thresholds allow"] if lost else []
         return ", ".join([self.rival, *why])

@@ -156,11 +156,11 @@ def _round_in_turn(exact: Floats, upper: Floats, largest: int) -> NDArray[np.int
     found, wrong = np.zeros(exact.shape, np.int8), np.zeros_like(exact)
     for start in range(0, len(exact), BLOCK):
         block = slice(start, min(start + BLOCK, len(exact)))
-        wanted = exact[block] + upper[:start, block].T @ wrong[:start]
+        due = exact[block] + upper[:start, block].T @ wrong[:start]
         within = upper[block, block]
         for number, place in enumerate(range(block.start, block.stop)):
-            nearest = np.clip(np.rint(wanted[number]), -largest, largest)
+            nearest = np.clip(np.rint(due[number]), -largest, largest)
             found[place] = np.where(peaks[place], np.sign(exact[place]) * largest, nearest)
             wrong[place] = exact[place] - found[place]
-            wanted[number + 1 :] += within[number, number + 1 :, None] * wrong[place]
+            due[number + 1 :] += within[number, number + 1 :, None] * wrong[place]
     return found

@@ -110,7 +110,7 @@ def _site(value: ir.Value | None, node: ir.Node, index: int) -> Site:
     return (value.name or "") if value is not None else "", node.name or "", index
 
 
-def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], wanted: Sequence[Outputs]) -> float:
+def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], answers: Sequence[Outputs]) -> float:
     """Return the relative error of the outputs if this layer alone is in int8: the geometric mean of the root mean
     square over samples, and of that of all samples at once, which those with the largest answers decide.
 
@@ -118,7 +118,7 @@ def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], wante
     two large errors, and puts the layers in a worse order.
     """
     run = graph.run_alone(layer)
-    found, exact = ([list(outputs.values()) for outputs in each] for each in (map(run, batches), wanted))
+    found, exact = ([list(outputs.values()) for outputs in each] for each in (map(run, batches), answers))
     pairs = [np.maximum(pair, TINY) for pair in norms_of_outputs(found, exact)]
     of_each = np.mean([np.square(errors / sizes) for errors, sizes in pairs])
     of_all = np.mean([np.square(errors).sum() / np.square(sizes).sum() for errors, sizes in pairs])
@@ -141,9 +141,9 @@ class LayersAlone(Work[LayerName, LossAlone]):
     @contextmanager
     def open(self, threads: int) -> Iterator[Callable[[LayerName], LossAlone]]:
         graph = load_graph(self.folder / "model.onnx")
-        wanted = list(map(run_optimized(graph, threads), self.batches))
+        answers = list(map(run_optimized(graph, threads), self.batches))
         switched = SwitchedGraph(graph, self.rounding, arithmetic_nodes(graph, self.rounding.kept), threads)
-        yield lambda layer: (layer, loss_alone(switched, layer, self.batches, wanted))
+        yield lambda layer: (layer, loss_alone(switched, layer, self.batches, answers))
 
 
 def running_on(cluster: Cluster, graph: onnx.ModelProto, scratch: Path) -> OutputsOf | None:
@@ -178,7 +178,7 @@ class LayerTrial:
         for start in range(0, len(layers), TOGETHER):
             together = layers[start:][:TOGETHER]
             switched = SwitchedGraph(checks.graph, self.rounding, together)
-            yield from ((layer, loss_alone(switched, layer, checks.batches, checks.wanted)) for layer in together)
+            yield from ((layer, loss_alone(switched, layer, checks.batches, checks.answers)) for layer in together)
 
     def check(self, spared: Collection[str], work: float) -> Step:
         """Say what is lost with these layers in floating point."""
@@ -250,14 +250,14 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
         return SearchAnswer(losses, tuple(path), ())
     few, enough, guesses = path[0], path[-1], True
     ordered = [losses[name] for name in order]
-    if few.used <= AIM:
+    if few.spent <= AIM:
         enough = few
     while (width := enough.spared - few.spared) > 1 and enough.work - few.work > HARDLY_ANY:
         middle = few.spared + width // 2
-        guesses = guesses and few.used < LOST
+        guesses = guesses and few.spent < LOST
         number = _likely(ordered, few, enough) if guesses else middle
         path.append(tried(order[:number]))
-        few, enough = (few, path[-1]) if path[-1].used <= AIM else (path[-1], enough)
+        few, enough = (few, path[-1]) if path[-1].spent <= AIM else (path[-1], enough)
         # A guess that halves nothing is followed by a half, and that by a guess.
         guesses = not guesses or enough.spared - few.spared <= width / 2
     while not enough.is_promised:
@@ -269,7 +269,7 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
 def _likely(losses: Sequence[float], few: Step, enough: Step) -> int:
     """Return how many layers must be spared if errors add up by their squares between what is too few and enough."""
     squares = np.square(losses[few.spared : enough.spared])
-    share = (few.used**2 - AIM**2) / (few.used**2 - enough.used**2)  # of these squares, which must go
+    share = (few.spent**2 - AIM**2) / (few.spent**2 - enough.spent**2)  # of these squares, which must go
     last = int(np.searchsorted(np.cumsum(squares), share * squares.sum()))  # that is spared
     return few.spared + min(last + 1, len(squares) - 1)  # fewer than what is known to be enough
 

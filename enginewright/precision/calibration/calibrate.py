@@ -112,7 +112,8 @@ def ranges_by(known: Calibration, graph: onnx.ModelProto, samples: SampleSet, ch
     for name, histogram in histograms.items():
         if name in known.amax:
             amax = choose_amax(histogram, known.methods.get(name, usual), known.percentile)
-            found[name] = Bounds(histogram.lowest, amax, histogram.channels if name in known.channels else None)
+            channels = histogram.channels if name in known.channels else None
+            found[name] = Bounds(histogram.lowest, amax, None if channels is None else channels.astype(np.float64))
     return with_ranges(known, found)
 
 

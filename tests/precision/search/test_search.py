@@ -45,7 +45,7 @@ class MadeUp:
             agreement=None,
             metric_drop=None,
             looked_at=16,
-            used=error / self.checks.limits.relative_error,
+            spent=error / self.checks.limits.relative_error,
             at_most=self.others * error / self.checks.limits.relative_error,
         )
 
@@ -75,8 +75,8 @@ def test_the_fewest_layers_are_spared_that_keep_the_thresholds(journal, allowed,
     assert answer.spared == spared
     assert answer.path[0].spared == 0
     chosen = next(step for step in answer.path if step.spared == len(spared))
-    assert chosen.used <= AIM
-    assert all(step.used > AIM for step in answer.path if step.spared < len(spared))
+    assert chosen.spent <= AIM
+    assert all(step.spent > AIM for step in answer.path if step.spared < len(spared))
 
 
 @pytest.mark.parametrize(("others", "spared"), [(1.3, "b"), (3, "bd"), (8, "bdac"), (100, "bdace")])
@@ -88,7 +88,7 @@ def test_more_is_spared_until_samples_that_choose_nothing_keep_the_thresholds(jo
 
 def test_int8_as_it_is_may_be_too_little_for_other_samples_alone(journal):
     answer = find_spared(MadeUp(allowed=0.4, others=2), WORK, journal, seconds=60)
-    assert answer.path[0].used <= AIM < 1 < answer.path[0].at_most
+    assert answer.path[0].spent <= AIM < 1 < answer.path[0].at_most
     assert answer.spared == ("b",)
 
 
@@ -165,7 +165,7 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
             agreement=None,
             metric_drop=None,
             looked_at=16,
-            used=used,
+            spent=used,
         )
         for count, used in path
     )

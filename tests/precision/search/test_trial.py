@@ -77,7 +77,7 @@ def test_less_is_lost_the_more_is_spared(try_layers):
     )
     assert none.relative_error > some.relative_error > 1e-4 > every.relative_error
     assert (every.agreement, every.metric_drop) == (1, 0)
-    assert none.used >= none.relative_error / LIMITS.relative_error
+    assert none.spent >= none.relative_error / LIMITS.relative_error
     ((name, alone),) = trial.losses_alone(["conv2"])
     assert name == "conv2"
     assert 0 < alone < none.relative_error * 2
@@ -89,7 +89,7 @@ def test_samples_that_are_held_choose_nothing_and_say_what_others_may_lose(try_l
     assert (trial.chosen, trial.checked, np.intersect1d(trial.places, held).size) == (8, 20, 0)
     step = trial.check([], 0.0)
     assert step.relative_error / 0.5 == pytest.approx(step.at_most, rel=0.5)
-    assert step.used < step.at_most
+    assert step.spent < step.at_most
     strict = LOOSE.model_copy(update={"relative_error": step.relative_error})
     assert try_layers(samples=some(60), held=held, limits=strict).check([], 0.0).at_most is None  # much is lost by now
 
@@ -114,7 +114,7 @@ def test_known_answers_are_not_calculated_again(try_layers, samples, tiny_onnx, 
 
 def test_the_strictest_threshold_counts(try_layers):
     strict = LIMITS.model_copy(update={"cosine": 1 - 1e-9})
-    assert try_layers(limits=strict).check([], 0.0).used > 100 * try_layers().check([], 0.0).used
+    assert try_layers(limits=strict).check([], 0.0).spent > 100 * try_layers().check([], 0.0).spent
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_is_used_is_the_share_of_the_threshold_of_which_most_is_lost(
     trial = try_layers(always_the_same, samples=known, limits=LOOSE.model_copy(update=allowed))
     step = trial.check([], 0.0)
     assert step.metric_drop == pytest.approx(1 - np.mean(answers[trial.places] == 5))
-    assert step.used == pytest.approx(used(step))
+    assert step.spent == pytest.approx(used(step))
 
 
 def test_the_first_metric_counts_also_where_less_is_better_of_the_second(try_layers, some, tiny_onnx):
@@ -201,7 +201,7 @@ def test_few_samples_are_judged_with_the_errors_of_others(try_layers, some, tiny
 
     limits = LOOSE.model_copy(update={"agreement": 0.99})
     step = try_layers(surer, samples=samples, limits=limits).check([], 0.0)
-    assert (step.agreement, step.used > 1) == (1, is_seen)
+    assert (step.agreement, step.spent > 1) == (1, is_seen)
 
 
 def test_answers_that_are_no_numbers_have_no_error_that_others_could_have(try_layers, some):
@@ -212,7 +212,7 @@ def test_answers_that_are_no_numbers_have_no_error_that_others_could_have(try_la
 @pytest.mark.parametrize(("batch", "apart"), [(1, 1e-3), (4, 1e-3), (3, 0.5), (16, 0.5)])  # 3 and 16: of more samples
 def test_a_graph_of_one_batch_size_is_tried_as_any_other(try_layers, batch, apart):
     free, fixed = try_layers(), try_layers(batch=batch)
-    assert fixed.check(["conv1"], 0.0).used == pytest.approx(free.check(["conv1"], 0.0).used, rel=1e-3)
+    assert fixed.check(["conv1"], 0.0).spent == pytest.approx(free.check(["conv1"], 0.0).spent, rel=1e-3)
     alone, wanted = (dict(trial.losses_alone(["conv1", "conv2"])) for trial in (fixed, free))
     assert alone == pytest.approx(wanted, rel=apart)
 
@@ -231,7 +231,7 @@ def test_numbers_that_are_none_are_lost(try_layers):
     def not_a_number(spared):
         return lambda feeds: {"logits": np.full((len(feeds["input"]), 16), np.nan, np.float32)}
 
-    assert try_layers(run_with=not_a_number).check([], 0.0).used == LOST
+    assert try_layers(run_with=not_a_number).check([], 0.0).spent == LOST
 
 
 def test_samples_to_choose_by_have_small_and_large_answers_and_none_of_them_checks(try_layers, samples, tiny_onnx):
