@@ -129,10 +129,9 @@ def _put_back(model: ir.Model, node: ir.Node, place: int, weights: ir.Value) -> 
     stand_in, array = array_of(pair.exact if pair else node.inputs[place]), array_of(weights)
     limits = np.finfo(stand_in.dtype)
     own = add_constant(model, node, weights.name or "", array.clip(limits.min, limits.max).astype(stand_in.dtype))
-    scales: dict[ir.Value, ir.Value] = {}  # two in a float16 graph, otherwise one
+    scales: dict[ir.Value | None, ir.Value] = {}  # two in a float16 graph, otherwise one
     for each in pair or ():
         _, scale, zero = each.inputs
-        assert scale is not None
         if scale not in scales:
             name = f"{weights.name}_scale{len(scales) or ''}"
             scales[scale] = add_constant(model, node, name, _scale_like(array_of(scale), each, stand_in, array))
@@ -150,8 +149,7 @@ def _scale_like(given: NDArray[Any], node: ir.Node, stand_in: NDArray[Any], arra
     widest, own = (np.abs(each).max(axis=others).astype(np.float32) for each in (stand_in, array))
     exact = own * (given.flat[widest.argmax()].astype(np.float32) / widest.max())
     made = np.where(exact > 0, exact, 1).reshape(given.shape).astype(given.dtype)
-    limited: NDArray[Any] = np.maximum(made, np.finfo(given.dtype).smallest_subnormal)
-    return limited
+    return np.asarray(np.maximum(made, np.finfo(given.dtype).smallest_subnormal))
 
 
 # Write scales, and weights that are rounded already.
