@@ -25,7 +25,7 @@ from enginewright.measure.timing import LARGEST_MACHINE_EFFECT, broken_limits, m
 
 # The ratio of one engine to PyTorch differs between two runs by more than its intervals say. These are the standard
 # deviations of its logarithm in one run: the part of each batch size, and the part that all batch sizes share, because
-# an engine is a little faster or slower for as long as it is open. benchmarks/alarm_ratios.py shows that they suffice.
+# an engine is a little faster or slower for as long as it is open. They suffice: benchmarks/measuring/alarm_ratios.py.
 BETWEEN_RUNS, AS_OPENED = 0.01, 0.02
 MOST_OF_A_CHANGE = 0.5
 BASELINE_DRIFT = 0.03  # a baseline whose time moved by less is taken as unchanged: the engine's may have moved too

@@ -131,7 +131,7 @@ def race_engines(
 
 BEFORE, AFTER = "before", "after"
 OPENING_ORDERS = ((BEFORE, AFTER, AFTER, BEFORE), (AFTER, BEFORE, BEFORE, AFTER))  # no side is earlier on average
-LAP_NOISE = 0.01  # the standard deviation that copies leave in one lap: see benchmarks/alarm.py
+LAP_NOISE = 0.01  # the standard deviation that copies leave in one lap: see benchmarks/measuring/alarm.py
 FEWEST_LAPS, MOST_LAPS = 4, 16
 SMALL_ERROR = 0.004  # with this standard error over all batch sizes a change of 5 % is seen, and the race ends
 

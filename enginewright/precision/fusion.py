@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from enginewright.graph.passes.find import remove_unused
 from enginewright.precision.placement import PASSED_ON, PRODUCTS, array_of
 
-FUSED_ON = PASSED_ON | {"BatchNormalization", "Clip", "Gelu", "HardSigmoid", "HardSwish", "Mul", "Relu", "Sigmoid"}
+ACTIVATIONS = {"Clip", "Gelu", "HardSigmoid", "HardSwish", "Mul", "Relu", "Sigmoid"}
+FUSED_ON = PASSED_ON | ACTIVATIONS | {"BatchNormalization"}
 
 
 class Pair(NamedTuple):
@@ -60,11 +61,13 @@ def set_array(value: ir.Value, array: NDArray[Any]) -> None:
 
 
 def mend_fusions(model: ir.Model) -> None:
-    """Write one scale for what a Concat joins, and no Q/DQ nodes between a product and its sum, or between weights and
-    a product of floats."""
+    """Write one scale for what a Concat joins, and no Q/DQ nodes between a product and its sum, between weights and a
+    product of floats, or between a product and its activation."""
     for node in model.graph:
         if node.op_type in PRODUCTS:
             _free_weights(node)
+        if node.op_type == "DequantizeLinear":
+            _free_activation(model.graph, node)
     for node in reversed(model.graph):  # whether a sum leads to bytes depends on the sums behind it
         if node.op_type == "Add":
             _free_sum(model.graph, node)
@@ -82,6 +85,16 @@ def _free_weights(node: ir.Node) -> None:
         weights = pair_before(node.inputs[index])
         if weights and weights.exact.const_value is not None and not _is_rounded(other):
             node.replace_input_with(index, weights.exact)
+
+
+def _free_activation(graph: ir.Graph, dequantize: ir.Node) -> None:
+    """Let each number be changed as it is, and rounded after that alone. The product before it writes no bytes then,
+    which some of TensorRT 10.6's cannot: "weightsPtr.h: type() == expectedDataType<T>()", behind a sigmoid on an H200.
+    """
+    pair, readers = pair_before(dequantize.outputs[0]), _readers(dequantize)
+    if pair and pair.exact.const_value is None and readers and all(each.op_type in ACTIVATIONS for each in readers):
+        ir.convenience.replace_all_uses_with(dequantize.outputs[0], pair.exact)
+        graph.remove(dequantize, safe=True)
 
 
 def _is_rounded(value: ir.Value | None) -> bool:

@@ -1,4 +1,4 @@
-"""Races of two engines, mostly with made-up times. benchmarks/alarm.py measures races on a real machine."""
+"""Races of two engines, mostly with made-up times. benchmarks/measuring/alarm.py measures races on a real machine."""
 
 import shutil
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""The intervals against published and independent ones. How often they hold the truth: benchmarks/intervals.py."""
+"""The intervals against published and independent ones. How often they hold: benchmarks/measuring/intervals.py."""
 
 from dataclasses import replace
 

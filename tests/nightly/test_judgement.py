@@ -1,4 +1,4 @@
-"""Every way a night can end, with made-up measurements. benchmarks/nights.py runs real ones."""
+"""Every way a night can end, with made-up measurements. benchmarks/measuring/nights.py runs real ones."""
 
 import math
 import re

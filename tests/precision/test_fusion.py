@@ -24,8 +24,8 @@ PRODUCTS = {"Conv", "Gemm", "MatMul"}
 # The activations that operators other than products read as bytes in int8. In fp8 only s does, a sum.
 READ_AS_BYTES = {
     "a residual sum and a pool (ResNet)": {"s": ["d"], "p": ["r"]},
-    "SiLU, squeeze and excitation (EfficientNet)": {"m": ["e"], "i": ["gate", "e"], "s": ["x"]},
-    "HardSwish (MobileNetV3)": {"b": ["a"], "e": ["d"], "s": ["x"]},
+    "SiLU, squeeze and excitation (EfficientNet)": {"m": ["e"], "i": ["e"], "s": ["x"]},
+    "HardSwish (MobileNetV3)": {"s": ["x"]},
     "Concat (DenseNet)": {"z": ["x"], "a": ["z"], "e": ["z"], "f": ["e"], "i": ["z"], "j": ["i"]},
     "LayerNorm, GELU and a scaled branch (ConvNeXt)": {"l1": ["t1"], "l2": ["t2"], "s1": ["x0"], "s2": ["s1"]},
     "attention, LayerNorm and GELU (ViT, Swin)": {},

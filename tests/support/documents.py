@@ -10,6 +10,7 @@ from support.paths import ROOT
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks/README.md",
     *sorted(ROOT.glob("docs/*.md")),
     *sorted(ROOT.glob("docs/notes/*.md")),
 ]

@@ -203,13 +203,15 @@ def _run_program(connection: socket.socket, client: Path) -> None:
     sys.argv = arguments
     if what == "-m":
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    elif what == "-c":
-        sys.argv, main = ["-c", *arguments[1:]], ModuleType("__main__")
-        sys.modules["__main__"] = main
-        exec(compile(arguments[0], "<string>", "exec"), vars(main))
+        return
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # by the second name processes send back its objects
+    if what == "-c":
+        sys.argv, code = ["-c", *arguments[1:]], compile(arguments[0], "<string>", "exec")
     else:
         sys.argv, sys.path[0] = [what, *arguments], os.path.dirname(os.path.abspath(what))
-        runpy.run_path(what, run_name="__main__")
+        main.__file__, code = what, compile(Path(what).read_bytes(), what, "exec")
+    exec(code, vars(main))
 
 
 def _seem_started_by(parent: int) -> None:

@@ -42,8 +42,7 @@ LIGHT = (
 HEAVY = (
     "torch", "onnx", "onnxruntime", "onnxsim", "polygraphy.backend.onnx", "openvino", "enginewright.engine.engine",
     "enginewright.engine.runtimes.openvino", "enginewright.model.source_model", "enginewright.model.checkpoint",
-    "enginewright.model.export",
-    "enginewright.model.source_model", "enginewright.graph.passes", "enginewright.graph.simplify",
+    "enginewright.model.export", "enginewright.graph.passes", "enginewright.graph.simplify",
 )  # fmt: skip
 
 

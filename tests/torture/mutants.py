@@ -26,8 +26,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = {  # code, and the tests that are run in turn until one notices: the module's own go before them
+    "enginewright/data/errors.py": ("tests/measure/test_agreement.py", "tests/measure", "tests/tasks"),
     "enginewright/measure/*.py": ("tests/measure", "tests/tasks", "tests/report/test_notes.py"),
     "enginewright/nightly/*.py": ("tests/nightly",),
+    "enginewright/tasks/average_precision.py": ("tests/tasks",),
     "enginewright/tasks/boxes.py": ("tests/tasks",),
     "enginewright/report/verdict.py": ("tests/report",),
     "enginewright/pipeline/gate.py": ("tests/stages",),

@@ -97,7 +97,7 @@ def test_compare_races_the_engines_of_two_runs(project, more_engines, graphs, ma
     YAML().dump(params, after / "params.yaml")
     done = command("compare", before / "reports", "reports", "--race", "--json", cwd=after)
     assert done.returncode in (0, 3, 4), done.stderr  # 4: the made-up figures beside it are not comparable
-    rows = [row for row in json.loads(done.stdout) if "side by side" in row["figure"]]
+    rows = [row for row in json.loads(done.stdout) if "side by side" in str(row)]  # or why a short race tells nothing
     print(rows)
     assert rows
 

@@ -1,0 +1,167 @@
+"""Count how often int8 keeps, on samples that nothing has seen, the relative error that a search has promised.
+
+    python benchmarks/networks/promises.py                              # NETWORKS, with 6 splits of the samples each
+    python benchmarks/networks/promises.py mobilenet_v2 --splits 20 --samples 128
+
+Each network learns for four epochs from 120 tiles of scikit-learn's two photographs. For each split, other tiles are
+drawn at random to calibrate, rescue and search with, and 100 more to see what is lost. Three errors are allowed in
+turn: that of params.yaml, and parts of what int8 loses with all layers, so that a search must spare some.
+"""
+
+import argparse
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import zoo
+from numpy.typing import NDArray
+from zoo_models import needs_of
+
+if TYPE_CHECKING:
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.precision.records import Search
+
+NETWORKS = (
+    "mobilenet_v3_small",
+    "mobilenet_v2",
+    "mnasnet0_5",
+    "shufflenet_v2_x1_0",
+    "squeezenet1_1",
+    "resnet18",
+)
+PIXELS, TAUGHT, POOL, UNSEEN = 64, 120, 640, 100
+PARTS = (0.8, 0.5)  # of what int8 loses with all layers
+
+
+class Tried(NamedTuple):
+    allowed: float
+    promised: bool
+    seen: float  # the relative error on calibration samples
+    unseen: float
+    spared: int
+    layers: int
+
+
+def tiles(count: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return squares of the photographs at random places. Their class is the photograph and the quarter."""
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    rng, photographs = np.random.default_rng(seed), load_sample_images().images
+    pixels, classes = [], []
+    for _ in range(count):
+        which, side = int(rng.integers(len(photographs))), int(rng.integers(PIXELS // 2, 3 * PIXELS))
+        height, width = photographs[which].shape[:2]
+        top, left = int(rng.integers(height - side)), int(rng.integers(width - side))
+        square = Image.fromarray(photographs[which][top : top + side, left : left + side])
+        pixels.append(np.asarray(square.resize((PIXELS, PIXELS))))
+        classes.append(4 * which + 2 * (2 * top + side > height) + (2 * left + side > width))
+    return np.stack(pixels), np.array(classes)
+
+
+def prepare_network(name: str) -> None:
+    """Make a project in the current folder whose validation samples are a pool to draw from."""
+    images, labels = tiles(TAUGHT + POOL, 0)
+    Path("data/images").mkdir(parents=True, exist_ok=True)
+    np.savez("data/images/tiles.npz", images=images, labels=labels)
+    changes = needs_of(name, None, "cpu")["changes"]
+    changes["samples"] |= {"source": "data/images/tiles.npz", "training": TAUGHT}
+    changes["samples"] |= {"calibration": 32, "validation": POOL - 32}
+    zoo.lay_over_params(changes | {"runtime": "openvino", "search": {"int8": {"seconds": 600}}})
+    zoo.prepare(lambda what, call: None if what.startswith(("rescue", "search")) else call())
+
+
+def try_splits(splits: int, count: int) -> Iterator[Tried]:
+    """Search in the project with one split after another."""
+    from enginewright.data.sample_set import SampleSet
+    from enginewright.graph.as_written import run_optimized
+    from enginewright.graph.onnx_file import load_graph
+
+    everything = SampleSet.open(zoo.made_at("samples/validation"))
+    exact = run_optimized(load_graph(zoo.made_at("simplified/model.onnx")))
+    for seed in range(splits):
+        drawn = np.random.default_rng(seed).permutation(len(everything))
+        calibrate_with(everything, drawn[:count])
+        feeds = [everything.read_at(places) for places in np.split(drawn[-UNSEEN:], UNSEEN // 10)]
+        wanted = np.concatenate([next(iter(exact(each).values())) for each in feeds])
+        allowed, all_in_int8 = [0.15], 0.0
+        while allowed:
+            error, *allowed = allowed
+            found = search_with(error)
+            if not all_in_int8:
+                all_in_int8 = found.path[0].relative_error
+                allowed = [part * all_in_int8 for part in PARTS]
+            run = run_optimized(load_graph(zoo.made_at("converted/int8/model.onnx")))
+            lost = np.concatenate([next(iter(run(each).values())) for each in feeds]) - wanted
+            unseen = float(np.linalg.norm(lost) / np.linalg.norm(wanted))
+            step = found.chosen
+            yield Tried(error, step.is_promised, step.relative_error, unseen, step.spared, len(found.layers))
+
+
+def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
+    """Make these the calibration samples, and measure ranges and rescue with them."""
+    from enginewright.core.params.all import Params
+    from enginewright.data.sample_set import MANIFEST, TRUTH, input_file
+    from enginewright.pipeline.graphs import rescue
+    from enginewright.pipeline.ranges import calibrate
+
+    folder = zoo.made_at("samples/calibration")
+    files = [input_file(index) for index in range(len(everything.manifest.inputs))]
+    for file in [*files, *([TRUTH] if (everything.folder / TRUTH).exists() else [])]:
+        np.save(folder / file, np.load(everything.folder / file)[places])
+    drawn = tuple(everything.manifest.samples[place] for place in places)
+    everything.manifest.model_copy(update={"samples": drawn}).write(folder / MANIFEST)
+    params, dialect = Params.read(), zoo.made_at("dialect.json")
+    calibrate(params, Path("data/calibration"), zoo.made_at("simplified"), folder, dialect, zoo.made_at("calibrated"))
+    given = [*map(zoo.made_at, ("simplified", "calibrated")), folder, dialect, zoo.made_at("rescued/int8")]
+    rescue(params, "int8", *given)
+
+
+def search_with(error: float) -> "Search":
+    """Search with this relative error allowed, and convert."""
+    from enginewright.core.params.all import Params
+    from enginewright.pipeline.graphs import convert
+    from enginewright.pipeline.search import search
+    from enginewright.precision.records import Search
+
+    zoo.change_params({"precisions": {"int8": {"thresholds": zoo.WIDE | {"relative_error": error}}}})
+    found = zoo.made_at("searched/int8.json")
+    for folder in (found.parent, zoo.made_at("converted")):
+        folder.mkdir(exist_ok=True)
+    places = ("simplified", "calibrated", "rescued/int8", "samples/calibration", "dialect.json", "code/search.json")
+    given = [*map(zoo.made_at, places), found]
+    search(Params.read(), "int8", *given)
+    places = ("simplified", "searched", "calibrated", "rescued", "samples/calibration", "dialect.json")
+    given = [*map(zoo.made_at, (*places, "exported/boxes.json", "converted/int8"))]
+    convert(Params.read(), "int8", *given)
+    return Search.read(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--splits", type=int, default=6)
+    parser.add_argument("--samples", type=int, default=64, help="to calibrate and search with")
+    options = parser.parse_args()
+    found: list[Tried] = []
+    for name in options.networks:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            os.environ["XDG_CACHE_HOME"] = folder  # no search goes on from an earlier one
+            prepare_network(name)
+            for tried in try_splits(options.splits, options.samples):
+                found.append(tried)
+                print(name, tried, flush=True)
+    promised = [tried for tried in found if tried.promised]
+    kept = sum(tried.unseen <= tried.allowed for tried in promised)
+    spared = np.mean([tried.spared / tried.layers for tried in found])
+    print(
+        f"{len(promised)} of {len(found)} searches promised, {kept} promises were kept; {spared:.0%} of layers spared"
+    )
+
+
+if __name__ == "__main__":
+    main()
