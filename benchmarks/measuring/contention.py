@@ -18,7 +18,6 @@ from enginewright.engine.record import RECORD, EngineRecord
 from enginewright.measure.race import EnginesRace
 from enginewright.measure.records import Benchmark, Trace, Validation
 from enginewright.report.evidence import Evidence, Findings
-from enginewright.report.wording import reasons
 
 PRECISION = "int8"
 ENGINE = Path("artifacts/engines") / PRECISION
@@ -71,7 +70,7 @@ def main() -> None:
             entry = race(Path(scratch) / PRECISION)
         findings = Findings(Machine.read(MACHINE), (entry,), EnginesRace.read(RACE))
         for ratio in entry.benchmark.ratios:
-            why = reasons(findings, entry, ratio)
+            why = findings.why_noisy(entry, ratio)
             unnoticed += beside != "nothing" and not why
             figures = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
             print(f"| {beside} | {ratio.batch} | {figures} | {'; '.join(why) or 'nothing'} |", flush=True)

@@ -18,7 +18,6 @@ import enginewright
 from enginewright.bundle.facts import Example, example_of, facts_of, has_cpp_example, is_served, render, requirements
 from enginewright.bundle.gate import Passed
 from enginewright.bundle.sbom import licence_text, write_sbom
-from enginewright.bundle.triton import write_repository
 from enginewright.bundle.verify import MANIFEST, SIGNATURE
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
@@ -26,14 +25,18 @@ from enginewright.core.files import Record, new_folder, sha256
 from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
 from enginewright.core.params.samples import Preprocessing, TextPreprocessing
-from enginewright.data.sample_set import SampleSet
+from enginewright.data.sample_set import TOKENIZER, SampleSet
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import BUNDLED, RECORD, REPRODUCE, read_engine, require_made_of
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes.openvino_graph import write_ir
 from enginewright.engine.tools import reproduce_script
 from enginewright.graph.files import copy_graph
 
 PACKAGE = Path(enginewright.__file__).parent
 SAMPLE = "example.npz"
+DEFAULT_NAMES = {"engine.plan": "model.plan", "engine.onnx": "model.onnx"}
+SMALL = 16  # up to this batch size launching kernels one by one costs most; Triton's own choice goes as far
 MAKE_KEY = "`openssl genpkey -algorithm ed25519 -out KEY.pem` makes one"
 
 
@@ -198,3 +201,51 @@ def write_sample(passed: Passed, params: Params, folder: Path) -> None:
         for name, array in arrays.items():
             with archive.open(ZipInfo(f"{name}.npy"), "w") as file:  # of 1980, so that the same bundle is the same file
                 np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+
+# A model repository for Triton Inference Server.
+
+
+def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> None:
+    """Write config.pbtxt, the labels, and the model as version 1 into FOLDER/MODEL."""
+    version = folder / model / "1"
+    version.mkdir(parents=True)
+    if passed.record.target.runtime == "openvino":
+        if missing := load_runtime("openvino").missing():
+            raise EnginewrightError(f"Triton gets the model in OpenVINO's own form, but {missing}")
+        write_ir(passed.onnx, version)
+    else:
+        for name in passed.record.files.keys() - {TOKENIZER}:
+            shutil.copyfile(passed.folder / name, version / DEFAULT_NAMES.get(name, name))
+    (folder / model / "labels.txt").write_text(labels, encoding="utf-8")
+    (folder / model / "config.pbtxt").write_text(configuration(passed, model), encoding="utf-8")
+
+
+def configuration(passed: Passed, model: str) -> str:
+    record = passed.record
+    sizes = record.profile.batch
+    profiles = record.build.all_profiles if record.target.runtime == "tensorrt" else (record.profile,)
+    largest = sizes.opt if record.target.runtime == "openvino" else sizes.max
+    facts = {
+        "model": model,
+        "record": record,
+        "max_batch": largest,
+        # None below the profile's: Triton would send batches so small at once, instead of waiting for larger ones.
+        "preferred": sorted({*(one.batch.opt for one in profiles if one.batch.opt >= sizes.opt), largest}),
+        "profiles": [str(number) for number in range(len(profiles))],
+        "replayed": replayed_sizes(passed),
+        "settings": passed.settings,
+    }
+    return render("config.pbtxt.j2", facts)
+
+
+def replayed_sizes(passed: Passed) -> list[int]:
+    """Return the batch sizes that Triton replays as CUDA graphs: small ones, those of the report, and preferred ones.
+    Each graph takes memory of the GPU, and serves its own batch size alone."""
+    benchmark, sizes = passed.measured.benchmark, passed.record.profile.batch
+    if passed.record.target.runtime != "tensorrt" or not benchmark.cuda_graph:
+        return []
+    small = range(sizes.min, min(sizes.max, SMALL) + 1)
+    measured = (latency.batch for latency in benchmark.latencies)
+    tuned = (profile.batch.opt for profile in passed.record.build.all_profiles)
+    return sorted({*small, *measured, *tuned, sizes.max})

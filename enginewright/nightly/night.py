@@ -7,34 +7,39 @@ the good run; 1 on an error. docs/ci.md tells more.
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+
+import pandas as pd
 
 from enginewright.core import version
 from enginewright.core.errors import EnginewrightError, sentence_of
 from enginewright.core.files import LOCK, MEASUREMENTS, SUMMARY, VERDICT
 from enginewright.core.params.all import Params
 from enginewright.core.process import start_dvc
+from enginewright.core.templates import templates_in
 from enginewright.core.text import confidence
-from enginewright.measure.changes import Measurements, Verdict, conclusion
+from enginewright.measure.changes import SIDE_BY_SIDE, Change, Measurements, Outcome, Verdict, conclusion
 from enginewright.measure.comparison import SpeedChanges
 from enginewright.measure.earlier_engines import engines_of, parse_hashes
-from enginewright.measure.history import GOOD, History, Night
+from enginewright.measure.history import GOOD, History, Night, last_kept
 from enginewright.measure.race import race_runs
 from enginewright.nightly.judgement import Found, Judgement, Status, judge
-from enginewright.nightly.summary import sentence, write_summary
+from enginewright.report.tables import as_markdown
 
-ATTEMPTS = "how often to measure again what is not comparable, 3 if not given, 10 at most"
 MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
+NIGHTS_SHOWN = 14
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m enginewright.nightly", description=__doc__)
     parser.add_argument("--confidence", type=confidence, default=0.99, help="of all comparisons together, 0.99")
-    parser.add_argument("--attempts", type=int, choices=range(11), default=3, metavar="N", help=ATTEMPTS)
+    attempts = "how often to measure again what is not comparable, 3 if not given, 10 at most"
+    parser.add_argument("--attempts", type=int, choices=range(11), default=3, metavar="N", help=attempts)
     chosen = parser.parse_args()
     try:
         sys.exit(run_night(chosen.confidence, chosen.attempts))
@@ -109,7 +114,7 @@ def record(
         history.keep(measurements, engine_hashes())
     nights = []
     for entry in measurements.precisions:
-        changes = [change for change in judgement.changes if change.precision == entry.precision]
+        main, changes = entry.validation.main, [one for one in judgement.changes if one.precision == entry.precision]
         night = Night(
             date=start,
             revision=revision,
@@ -117,7 +122,7 @@ def record(
             driver=measurements.machine.driver,
             precision=entry.precision,
             ratios=entry.benchmark.ratios,
-            accuracy=entry.validation.main.engine if entry.validation.main else None,
+            accuracy=main.engine if main else None,
             metric=entry.validation.metric,
             relative_error=entry.validation.engine_against_pytorch.relative,
             engine_bytes=entry.engine_bytes,
@@ -128,3 +133,96 @@ def record(
         )
         nights.append(night)
     history.append(nights)
+
+
+# What is said of a night.
+
+
+def sentence(judgement: Judgement) -> str:
+    """Say in one sentence whether the night is good, and why."""
+    changes = judgement.changes
+    broken = "; ".join(f"{name}: {', '.join(why)}" for name, why in judgement.found.broken.items() if why)
+    worse, better = (_named(changes, outcome) for outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT))
+    reasons = {one.precision: one.why for one in reversed(changes) if one.why and one.outcome == Outcome.NOT_COMPARABLE}
+    unknown = "; ".join(f"{precision}: {reasons[precision]}" for precision in sorted(reasons))
+    red = [f"the gate is red ({broken})"] if broken else []
+    red += [f"a confirmed regression ({worse})"] if worse else []
+    if red:
+        return f"Red: {', and '.join(red)}."
+    if judgement.status == Status.UNSURE:
+        few = "; ".join(f"{name}: {', '.join(why)}" for name, why in judgement.unsure.items())
+        return f"Neither good nor red: there are not enough samples to be sure ({few})."
+    if judgement.status == Status.NOT_COMPARABLE:
+        kept = "; it stands in for a good run until there is one" if judgement.becomes_good_run else ""
+        return f"Neither good nor red: it could not be compared ({unknown}){kept}."
+    if not changes:
+        return "Good: there is no good run to compare with; it becomes the good run."
+    said = [f"better and confirmed ({better})"] if better else []
+    said += [f"not comparable with the good run ({unknown})"] if unknown else []
+    kept = "; it becomes the good run" if judgement.becomes_good_run else ""
+    return f"Good: {', '.join(said) or 'no change'}{kept}."
+
+
+def _named(changes: Sequence[Change], outcome: Outcome) -> str:
+    """Name each precision with this outcome, its first figure, and how many more there are: the table has them."""
+    figures: dict[str, list[str]] = {}
+    for change in changes:
+        if change.outcome == outcome:
+            figures.setdefault(change.precision, []).append(f"{change.figure} {_written(change.change, '+.1%')}")
+    return "; ".join(
+        f"{precision}: {first}" + (f" and {len(others)} more" if others else "")
+        for precision, (first, *others) in figures.items()
+    )
+
+
+def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, confidence: float, report: str) -> str:
+    """Write the summary in Markdown. `nights` end with this one; `report` is the pipeline's own summary."""
+    tonight = nights[-1]
+    where = [os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
+    facts = {
+        "sentence": sentence(judgement),
+        "setting": setting,
+        "tonight": tonight,
+        "last_good": next((night for night in reversed(nights) if night.good), None),
+        "good_run": last_kept([night for night in nights if night.date != tonight.date]),
+        "changes": as_markdown(change_table(judgement.changes)) if judgement.changes else "",
+        "confidence": confidence,
+        "raced": any(change.figure.startswith(SIDE_BY_SIDE) for change in judgement.changes),
+        "nights": as_markdown(night_table(nights)),
+        "address": "{}/{}/actions/runs/{}".format(*where) if all(where) else None,
+        # Headings move one level down. Pictures go, because a job summary cannot show the files beside the report.
+        "report": re.sub(r"(?m)^(#+) ", r"#\1 ", re.sub(r"(?m)^!\[.*\n", "", report)),
+    }
+    return templates_in(Path(__file__).parent).get_template("summary.md.j2").render(facts)
+
+
+def change_table(changes: Sequence[Change]) -> pd.DataFrame:
+    """Make a table of all changes, with those rows first that are not 'no change'."""
+    return pd.DataFrame(
+        {
+            "precision": change.precision,
+            "figure": change.figure,
+            "good run": _written(change.before, ".4g"),
+            "this night": _written(change.after, ".4g"),
+            "change": _written(change.change, "+.1%"),
+            "chance": _written(change.slack, ".1%"),
+            "verdict": f"{change.outcome}: {change.why}" if change.why else str(change.outcome),
+        }
+        for change in sorted(changes, key=lambda change: change.outcome == Outcome.NO_CHANGE)
+    ).set_index("precision")
+
+
+def _written(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def night_table(nights: Sequence[Night]) -> pd.DataFrame:
+    """Make a table of the last nights, a row each, with the verdict on each precision unless it was 'no change'."""
+    rows: dict[str, dict[str, str]] = {}
+    for night in nights:
+        row = rows.setdefault(f"{night.date:%Y-%m-%d %H:%M}", {"revision": night.revision})
+        verdict = "" if night.verdict == Outcome.NO_CHANGE else f" ({night.verdict})"
+        row[night.precision] = f"{night.speed():.3g}{verdict}"
+        row["night"] = ("good" if night.good else "not good") + (", kept" if night.kept else "")
+    table = pd.DataFrame.from_dict(dict(list(rows.items())[-NIGHTS_SHOWN:]), orient="index").fillna("")
+    return table[[*(name for name in table if name != "night"), "night"]].rename_axis("date")

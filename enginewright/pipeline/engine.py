@@ -41,7 +41,7 @@ def validate(
     here = Machine.read(machine)
     expected = _expected(SampleSet.open(validation), reference)
     with (
-        open_cluster() as cluster,
+        open_cluster(params.cluster) as cluster,
         open_engine(engine, here, params.inference) as loaded,
         new_folder(examples) as unfinished,
     ):
@@ -94,7 +94,7 @@ def trace(
         return
     here = Machine.read(machine)
     inference, samples = params.inference.on(here.cores), SampleSet.open(validation)
-    with whole_node(f"trace, {precision}"), whole_machine(f"trace, {precision}"):
+    with whole_node(f"trace, {precision}", params.cluster), whole_machine(f"trace, {precision}"):
         record = trace_engine(engine, here, inference, samples)
     record.write(report)
     if not record.layers:

@@ -97,12 +97,12 @@ def mix(
             whole = rewritten(exact, wanted, "fp32") or exact
             made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
-        with nullcontext() if elsewhere else whole_node(f"mix, {precision}"):
+        with nullcontext() if elsewhere else whole_node(f"mix, {precision}", params.cluster):
             traced = elsewhere or trace_in_turns(precision, pure, parts.places, bench)
         for number, assignment in enumerate(mixes_worth_trying(traced.medians)):
             made.append(maker.make(assignment, folder / str(number)))
         candidates = [each.engine for each in made]
-        with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
+        with whole_node(f"mix, {precision}", params.cluster), whole_machine(f"mix, {precision}"):
             races = None if asked.traces else Races(candidates, bench)
             if races and len(made) > len(types):
                 layers = layers_in_turns(candidates, bench)

@@ -89,7 +89,7 @@ def reference(params: Params, weights: Path, validation: Path, reference: Path) 
     """Write output-0.npy and so on, and reference.json."""
     samples, sizes = SampleSet.open(validation), params.build.profile.batch
     whole = sizes.min > 1  # at a minimum of 1, the last batch may be smaller
-    with open_cluster() as cluster:
+    with open_cluster(params.cluster) as cluster:
         elsewhere = outputs_on(model_work(weights), cluster) if cluster else None
         run = open_source_model(weights)
         outputs = run_all(run, samples, sizes.nearest(BATCH), whole, "reference", outputs=elsewhere)

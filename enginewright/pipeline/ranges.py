@@ -65,7 +65,7 @@ def calibrate(params: Params, data: Path, simplified: Path, calibration: Path, d
             record.write(unfinished / "calibration.json")
             Histograms(tensors={}).write(unfinished / "histograms.json")
         else:
-            with open_cluster() as cluster:
+            with open_cluster(params.cluster) as cluster:
                 samples, wanted = SampleSet.open(calibration), Dialect.read(dialect)
                 record = calibrate_graph(simplified, samples, asked, wanted, cluster, unfinished)
     if asked.file:

@@ -20,7 +20,7 @@ def samples(
     source = open_source(asked, data, known, texts)
     folders = {"training": training, "calibration": calibration, "validation": validation}
     divided = split(len(source), asked, source.truths)
-    with open_cluster() as cluster:
+    with open_cluster(params.cluster) as cluster:
         manifests = {
             name: write_split(source, indices, asked, folders[name], known.task, cluster)
             for name, indices in divided.items()

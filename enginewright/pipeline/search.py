@@ -64,7 +64,7 @@ def search(
     graph = rewritten(plain, wanted, precision) or plain
     known, how, held = samples.manifest, params.model, confirming(len(samples))
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
-    with open_cluster() as cluster, scratch_folder() as scratch:
+    with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
         question = (
             *(graph_sha256(given.graph), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(code)),
             *(rescue, precision, wanted.model_dump(), keep.model_dump(), how.scores),

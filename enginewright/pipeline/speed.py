@@ -57,7 +57,7 @@ def benchmark(
     require_possible(asked.baselines, here.device)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(validation).tuned(record.profile)
-    with whole_node(f"benchmark, {precision}"), whole_machine(f"benchmark, {precision}"):
+    with whole_node(f"benchmark, {precision}", params.cluster), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         largest = samples.cycled(max(asked.batches))
         isolated = measure_engine_isolated(engine, machine, validation, inference, asked, largest)
@@ -150,7 +150,7 @@ def race(
     openers: dict[str, Open] = {name: partial(open_contender, engines / name, here, inference) for name in records}
     graph, load_pytorch = simplified / "model.onnx", partial(load_model, weights)
     openers[baseline] = partial(open_baseline, baseline, record, feeds, graph, load_pytorch, inference)
-    with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
+    with whole_node("race", params.cluster), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))
     raced.model_copy(update={"disturbed": disturbed}).write(report)

@@ -1,10 +1,11 @@
 """Everything the pipeline measured, one entry per precision, and what led to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+import numpy as np
 import onnx
 
 from enginewright.core.errors import EnginewrightError
@@ -13,12 +14,23 @@ from enginewright.core.params.all import Params
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, read_refusal
 from enginewright.engine.tools import Tools
+from enginewright.graph.simplify import Simplification
 from enginewright.measure.changes import Measurement
 from enginewright.measure.race import EnginesRace
-from enginewright.measure.records import ENGINE, RUNS_FOR_P99, Benchmark, Latency, Ratio, Throughput, Trace, Validation
-from enginewright.measure.timing import Factor
+from enginewright.measure.records import (
+    ENGINE,
+    RUNS_FOR_P99,
+    SAME_PACE,
+    Benchmark,
+    Latency,
+    Ratio,
+    Throughput,
+    Trace,
+    Validation,
+)
+from enginewright.measure.timing import WIDEST_INTERVAL, Factor, broken_limits, machine_problems
 from enginewright.precision.calibration.cache import Calibration
-from enginewright.precision.calibration.histogram import Histograms, Sketch
+from enginewright.precision.calibration.histogram import Histograms
 from enginewright.precision.floats import Conversion, Left
 from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, Rescue, Search
 
@@ -93,6 +105,7 @@ class Findings:
     precisions: tuple[Evidence, ...]
     race: EnginesRace
     refused: Mapping[str, str] = field(default_factory=dict)  # by precision: why there is no engine of it
+    failures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by precision, as failures_of finds them
 
     @property
     def kind(self) -> str:
@@ -125,74 +138,76 @@ class Findings:
         """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
         return self.race.times(entry.precision, self.baselines[0])
 
+    def is_noisy(self, entry: Evidence) -> bool:
+        """Tell whether the race leaves the quoted speed of a precision open."""
+        times = self.quoted(entry)
+        return (times.high - times.low) / times.median > WIDEST_INTERVAL
+
     def times(self, one: Evidence, other: Evidence) -> Factor:
         """Return how many times as fast one engine is as another."""
         return self.race.times(one.precision, other.precision)
 
+    def why_noisy(self, entry: Evidence, ratio: Ratio) -> list[str]:
+        """Return why this ratio of a precision is noisy; nothing if it is not."""
+        return [broken.sentence for broken in broken_limits(ratio, entry.benchmark)] + self.machine_reasons(entry)
 
-def gather_findings(
-    precisions: Sequence[str],
-    engines: Path,
-    validation: Path,
-    benchmark: Path,
-    trace: Path,
-    race: Path,
-    machine: Path,
-    converted: Path,
-) -> Findings:
+    def machine_reasons(self, entry: Evidence) -> list[str]:
+        """Return what was wrong with the machine while this precision was timed, at any batch size."""
+        found, pace = machine_problems(entry.benchmark), entry.benchmark.pace.microseconds
+        best = min(one.benchmark.pace.microseconds or float("inf") for one in self.precisions)
+        if pace and pace > SAME_PACE * best:
+            found.append(f"the machine was {pace / best:.2f} times as slow as for another precision")
+        if pace is None:
+            found.append("the machine never kept to one pace")
+        return found
+
+
+class Places(NamedTuple):
+    """Where the stages left what they made: folders with something for each precision, and two files."""
+
+    engines: Path
+    converted: Path
+    validation: Path
+    benchmark: Path
+    trace: Path
+    race: Path
+    machine: Path
+
+
+def gather_findings(precisions: Iterable[str], places: Places) -> Findings:
     """Read the listed precisions, not whatever the folders hold: a precision that was dropped leaves its files."""
-    refused = {name: refusal.why for name in precisions if (refusal := read_refusal(engines / name))}
-    if refused.keys() >= set(precisions):
-        raise EnginewrightError(f"no precision was built: {'; '.join(refused.values())}")
-    found = tuple(
-        Evidence(
-            EngineRecord.read(engines / name / "engine.json"),
-            Validation.read(validation / f"{name}.json"),
-            Benchmark.read(benchmark / name / "summary.json"),
-            Trace.read(trace / f"{name}.json"),
-            Mix.read(found) if (found := converted / name / MIX).exists() else None,
-            Conversion.read(converted / name / "convert.json").floats,
+    refused, found = dict[str, str](), list[Evidence]()
+    for name in precisions:
+        if refusal := read_refusal(places.engines / name):
+            refused[name] = refusal.why
+            continue
+        mix, converted = places.converted / name / MIX, places.converted / name / "convert.json"
+        evidence = Evidence(
+            EngineRecord.read(places.engines / name / "engine.json"),
+            Validation.read(places.validation / f"{name}.json"),
+            Benchmark.read(places.benchmark / name / "summary.json"),
+            Trace.read(places.trace / f"{name}.json"),
+            Mix.read(mix) if mix.exists() else None,
+            Conversion.read(converted).floats,
         )
-        for name in precisions
-        if name not in refused
-    )
-    sets = [[(ratio.baseline, ratio.batch) for ratio in entry.benchmark.ratios] for entry in found]
-    for entry, its_set in zip(found, sets, strict=True):
-        if its_set != sets[0]:
+        found.append(evidence)
+    if not found:
+        raise EnginewrightError(f"no precision was built: {'; '.join(refused.values())}")
+    raced = EnginesRace.read(places.race)
+    for entry in found:
+        sets = [[(ratio.baseline, ratio.batch) for ratio in each.benchmark.ratios] for each in (found[0], entry)]
+        if sets[0] != sets[1]:
             raise EnginewrightError(
-                f"{benchmark}: {entry.precision} was raced against other baselines or at other batch sizes than "
+                f"{places.benchmark}: {entry.precision} was raced against other baselines or at other batch sizes than "
                 f"{found[0].precision}; run `dvc repro` to measure again"
             )
-    raced = EnginesRace.read(race)
-    if missing := {entry.precision for entry in found} - raced.milliseconds.keys():
-        raise EnginewrightError(f"{race} lacks {', '.join(sorted(missing))}; run `dvc repro` to race all engines")
-    return Findings(Machine.read(machine), found, raced, refused)
+        if entry.precision not in raced.milliseconds:
+            raise EnginewrightError(f"{places.race} lacks {entry.precision}; run `dvc repro` to race all engines")
+    return Findings(Machine.read(places.machine), tuple(found), raced, refused)
 
 
 BULK = 0.999  # the share of magnitudes that counts as the bulk; outliers lie beyond it
 RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # these change no value
-
-
-class Simplified(Protocol):
-    """What was recorded of the graph before and after simplifying."""
-
-    @property
-    def nodes_before(self) -> Mapping[str, int]: ...
-
-    @property
-    def nodes_after(self) -> Mapping[str, int]: ...
-
-
-class Maker(NamedTuple):
-    """The node that makes a tensor, and the first tensor that the node reads."""
-
-    kind: str
-    name: str
-    reads: str | None
-
-    @property
-    def title(self) -> str:
-        return f"{self.kind} {self.name}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -200,58 +215,44 @@ class Background:
     """What led to the engines: parameters, simplification, calibration, searches and tools."""
 
     params: Params
-    simplification: Simplified
+    simplification: Simplification
     calibration: Calibration
     histograms: Histograms
     tools: Tools
-    makers: Mapping[str, Maker]
+    makers: Mapping[str, onnx.NodeProto]  # the node that makes a tensor
     rescues: Mapping[str, Rescue]  # by precision, as are searches
     searches: Mapping[str, Search]
 
     @property
     def drawn_tensors(self) -> list[str]:
         """The tensors whose histograms are drawn, those that lose most to quantization first: a tensor loses more the
-        more of it is clipped, then the less of its range the bulk of its values fills."""
-        sketches = self.histograms.tensors
-        drawn = [name for name in sketches if not self._repeats_another(name)]
-        return sorted(drawn, key=lambda name: (-sketches[name].clipped, _filled_share(sketches[name])))
+        more of it is clipped, then the less of its range the bulk of its values fills. What is only another shape of a
+        tensor with the same range is not drawn again."""
+        sketches, amax = self.histograms.tensors, self.calibration.amax
 
-    def _repeats_another(self, name: str) -> bool:
-        """Tell whether the tensor is only another shape of a tensor with the same range."""
-        maker, amax = self.makers.get(name), self.calibration.amax
-        if maker is None or maker.kind not in RESHAPES or maker.reads not in self.histograms.tensors:
-            return False
-        return amax[name] == amax[maker.reads]
+        def repeats_another(name: str) -> bool:
+            maker = self.makers.get(name)
+            of = maker.input[0] if maker and maker.op_type in RESHAPES else ""
+            return of in sketches and amax[name] == amax[of]
+
+        def loss(name: str) -> tuple[float, float]:
+            sketch = sketches[name]
+            seen = np.cumsum(sketch.counts)
+            bulk = float(np.searchsorted(seen, BULK * seen[-1]) + 1) * sketch.width
+            return -sketch.clipped, bulk / (sketch.largest or 1)
+
+        return sorted((name for name in sketches if not repeats_another(name)), key=loss)
 
 
-def gather_background(
-    params: Params, simplified: Simplified, graph: Path, calibrated: Path, converted: Path, tools: Path
-) -> Background:
+def gather_background(params: Params, simplified: Path, calibrated: Path, converted: Path, tools: Path) -> Background:
+    graph = onnx.load(simplified / "model.onnx", load_external_data=False).graph
     return Background(
         params,
-        simplified,
+        Simplification.read(simplified / "simplify.json"),
         Calibration.read(calibrated / "calibration.json"),
         Histograms.read(calibrated / "histograms.json"),
         Tools.read(tools),
-        makers_of(onnx.load(graph, load_external_data=False).graph),
+        {name: node for node in graph.node for name in node.output},
         {name: Rescue.read(found) for name in params.search if (found := converted / name / RESCUE).exists()},
         {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},
     )
-
-
-def makers_of(graph: onnx.GraphProto) -> dict[str, Maker]:
-    return {
-        name: Maker(node.op_type, node.name, node.input[0] if node.input else None)
-        for node in graph.node
-        for name in node.output
-    }
-
-
-def _filled_share(sketch: Sketch) -> float:
-    """Return the share of the tensor's range that the bulk of its magnitudes fills."""
-    total, seen = sum(sketch.counts), 0
-    for number, count in enumerate(sketch.counts, start=1):
-        seen += count
-        if seen >= BULK * total:
-            return number * sketch.width / (sketch.largest or 1)
-    return 1.0

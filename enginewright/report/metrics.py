@@ -1,10 +1,12 @@
-"""The findings as numbers for `dvc metrics diff`: named with their units, and rounded to what is known."""
+"""The findings as numbers: for `dvc metrics diff`, named with their units, and a row for each point of DVC's plots."""
 
 from typing import Any
 
-from enginewright.measure.records import ENGINE, Result, Validation
+import pandas as pd
+
+from enginewright.measure.records import ENGINE, Validation
 from enginewright.report.evidence import Evidence, Findings, known_p99
-from enginewright.report.verdict import choose
+from enginewright.report.verdict import choose, verdict_on
 
 
 def metrics(findings: Findings) -> dict[str, Any]:
@@ -16,14 +18,10 @@ def metrics(findings: Findings) -> dict[str, Any]:
     }
 
 
-def batch_key(findings: Findings, batch: int) -> str:
-    """Return the key of a batch size. DVC sorts keys as text: zeros keep batch 4 before batch 16."""
-    return f"batch_{batch:0{max(2, len(str(max(findings.batches))))}d}"
-
-
 def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
     validation, errors = entry.validation, entry.validation.engine_against_pytorch
     peak = entry.benchmark.peak_memory[ENGINE]
+    digits = max(2, len(str(max(findings.batches))))  # DVC sorts keys as text: zeros keep batch 4 before batch 16
     return _known(
         {
             "passed": validation.passed,
@@ -35,20 +33,20 @@ def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
             "engine_MB": round(entry.engine.bytes / 1e6, 1),
             "peak_MB": round(peak.host),
             "peak_GPU_MB": round(peak.device) if peak.device else None,
-            **{batch_key(findings, batch): _of_batch(entry, batch, findings) for batch in findings.batches},
+            **{f"batch_{batch:0{digits}d}": _of_batch(entry, batch, findings) for batch in findings.batches},
         }
     )
 
 
-def key_of(result: Result, figure: str = "engine") -> str:
-    """Return the key of a metric, such as accuracy_%, or of its drop, such as accuracy_drop_%."""
-    name = result.name.replace(" ", "_")
-    return "_".join(filter(None, (name, "drop" if figure == "drop" else "", result.unit)))
-
-
 def _results(validation: Validation, *figures: str) -> dict[str, Any]:
-    values = [(one, figure, getattr(one, figure)) for one in validation.results for figure in figures]
-    return {key_of(one, figure): _percent(value) if one.unit else round(value, 5) for one, figure, value in values}
+    """Return the metrics of the task by keys such as accuracy_%, and their drops by keys such as accuracy_drop_%."""
+    found = {}
+    for one in validation.results:
+        for figure in figures:
+            parts = one.name.replace(" ", "_"), "drop" if figure == "drop" else "", one.unit
+            value = getattr(one, figure)
+            found["_".join(filter(None, parts))] = _percent(value) if one.unit else round(value, 5)
+    return found
 
 
 def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:
@@ -77,3 +75,28 @@ def _digits(value: float) -> float:
 def _known(figures: dict[str, Any]) -> dict[str, Any]:
     """Leave out what was not measured: it is not zero."""
     return {name: value for name, value in figures.items() if value not in (None, {})}
+
+
+def latency_rows(findings: Findings) -> pd.DataFrame:
+    """Return a row for each engine and batch size."""
+    return pd.DataFrame(
+        {"precision": entry.precision, **entry.latency(batch).model_dump(exclude={"contender"})}
+        for entry in findings.precisions
+        for batch in findings.batches
+    )
+
+
+def tradeoff_rows(findings: Findings) -> pd.DataFrame:
+    """Return a row for each precision: its error and its speed."""
+    return pd.DataFrame(
+        {
+            "precision": entry.precision,
+            "metric": (main := entry.validation.main) and main.written(main.engine),
+            "relative_error": entry.validation.engine_against_pytorch.relative,
+            "speedup": findings.quoted(entry).median,
+            "speedup_low": findings.quoted(entry).low,
+            "speedup_high": findings.quoted(entry).high,
+            "verdict": verdict_on(findings, entry),
+        }
+        for entry in findings.precisions
+    )

@@ -1,6 +1,7 @@
 """Notes to read before believing the figures: what failed, lost to PyTorch itself, or was disturbed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from enginewright.core.facts import PYTORCH, QUANTIZED, RUNTIMES
@@ -13,7 +14,6 @@ from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.tables import OWN_PROCESS
 from enginewright.report.verdict import AS_FAST, is_faster, recommend
 from enginewright.report.where_time_goes import compare, losses, what_is_left
-from enginewright.report.wording import machine_reasons, noise_at
 
 # TensorRT for RTX executes only this in a quantized precision, says NVIDIA's support matrix.
 EXECUTED_BY_RTX = {"int8": "the weights of matrix products alone", "fp8": "matrix products alone"}
@@ -25,7 +25,7 @@ class Note(NamedTuple):
     kind: Literal["failed", "other"] = "other"
 
 
-def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
+def notes_on(findings: Findings) -> list[Note]:
     first = findings.precisions[0]
     notes = [*_on_samples(first.validation)]
     if first.engine.boxes.chooses_in_graph:
@@ -33,12 +33,12 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
         notes.append(Note("Boxes are chosen in the graph", text))
     for entry in findings.precisions:
         notes += _on_execution(entry, RUNTIMES[findings.machine.runtime].title)
-        for line in failures.get(entry.precision, ()):
+        for line in findings.failures.get(entry.precision, ()):
             blamed = f"; the {entry.validation.loss_comes_from} is to blame" if line in entry.validation.broken else ""
             notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
     for name, why in findings.refused.items():
         notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
-        notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
+        notes += [Note(f"{name} failed", f"{line}.", "failed") for line in findings.failures.get(name, ())]
     for entry in findings.precisions:
         if left := what_is_left(entry):
             notes.append(Note(f"What {entry.precision} leaves in floats", left))
@@ -52,7 +52,7 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     if noisy := [
         entry.precision
         for entry in findings.precisions
-        if any(noise_at(findings, entry, batch).noisy for batch in findings.batches)
+        if any(findings.why_noisy(entry, ratio) for ratio in entry.benchmark.ratios)
     ]:
         those = f"those of {', '.join(noisy)}, for the reasons listed below."
         text = f"{those} Which engine is the fastest does not rest on them."
@@ -65,9 +65,11 @@ def noise_by_batch(findings: Findings) -> list[Note]:
     notes = []
     for entry in findings.precisions:
         for batch in findings.batches:
-            if (noise := noise_at(findings, entry, batch)).noisy:
-                count = f"{noise.noisy} of {noise.ratios} ratios: " if noise.ratios > 1 else ""
-                notes.append(Note(f"{entry.precision} at batch {batch}", f"{count}{'; '.join(noise.why)}."))
+            found = [findings.why_noisy(entry, entry.ratio(batch, name)) for name in findings.baselines]
+            if noisy := sum(map(bool, found)):
+                count = f"{noisy} of {len(found)} ratios: " if len(found) > 1 else ""
+                why = "; ".join(dict.fromkeys(chain(*found)))  # each reason once, however many ratios share it
+                notes.append(Note(f"{entry.precision} at batch {batch}", f"{count}{why}."))
     return notes
 
 
@@ -182,7 +184,7 @@ def _on_faster_baselines(chosen: Evidence, findings: Findings) -> Iterator[Note]
 def _on_isolated_speed(chosen: Evidence, findings: Findings) -> Iterator[Note]:
     """Say where the engine is faster in a process of its own, as it is deployed, than beside other contenders:
     replaying a CUDA graph takes longer where others use the same GPU."""
-    if not chosen.benchmark.cuda_graph or machine_reasons(findings, chosen):
+    if not chosen.benchmark.cuda_graph or findings.machine_reasons(chosen):
         return
     if faster := [
         f"{isolated:.3f} ms at batch {batch} ({in_race:.3f} in the race)"

@@ -1,21 +1,19 @@
-"""The findings as tables, for the page and the summary alike, and as rows for plots."""
+"""The findings and what was tried on the way as tables, for the page and the summary. The first column is the index."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
-from tabulate import tabulate
 
 from enginewright.core.params.measuring import EAGER
-from enginewright.core.text import file_size, first_few
-from enginewright.measure.records import ENGINE, LAUNCHED, PeakMemory, Ratio, baseline_title
+from enginewright.core.text import counted, file_size, first_few
+from enginewright.engine.machine import Machine
+from enginewright.measure.records import ENGINE, LAUNCHED, PeakMemory, Ratio, Validation, baseline_title
 from enginewright.measure.timing import Factor
+from enginewright.precision.records import Mix, Rescue, errors_in_words
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
-from enginewright.report.metrics import batch_key, key_of
-from enginewright.report.verdict import RAN_AS, recommend, verdict_on
+from enginewright.report.verdict import verdict_on
 from enginewright.report.where_time_goes import fit_line
-from enginewright.report.wording import engine_metric, reasons
 
 OWN_PROCESS = "in a process of its own"
 NOT_BUILT = "not built"
@@ -26,45 +24,11 @@ CONTRADICTION = (
 FEWEST_FOR_A_LINE = 3  # a line fits any two batch sizes
 
 
-class Cell(NamedTuple):
-    text: str
-    metric: str | None = None  # the place of the same figure in metrics.json
-
-    @property
-    def look(self) -> str:
-        return "bad" if self.text == "failed" else "faint" if self.text.startswith((RAN_AS, NOT_BUILT)) else ""
+def as_markdown(table: pd.DataFrame) -> str:
+    return str(table.to_markdown(disable_numparse=True))
 
 
-class Table(NamedTuple):
-    """A table of the page. A browser can sort a column by the figures with which its cells begin."""
-
-    caption: str
-    columns: tuple[tuple[str, bool], ...]  # the name of each, and whether it holds figures
-    rows: tuple[tuple[Cell, ...], ...]
-    strong: str | None = None  # the first cell of the row that stands out
-
-
-def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> Table:
-    cells = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
-    figures = [
-        bool(cells) and all(re.match(r"-$|[-+]?\d", row[at].text) for row in cells) for at in range(len(columns))
-    ]
-    return Table(caption, tuple(zip(columns, figures, strict=True)), cells)
-
-
-def of_frame(caption: str, frame: pd.DataFrame) -> Table:
-    rows = [[str(cell) for cell in row] for row in frame.fillna("-").itertuples()]
-    return table(caption, [str(frame.index.name or ""), *map(str, frame.columns)], rows)
-
-
-def as_markdown(found: Table | pd.DataFrame) -> str:
-    if isinstance(found, pd.DataFrame):
-        return str(found.to_markdown(disable_numparse=True))
-    rows = [[cell.text for cell in row] for row in found.rows]
-    return str(tabulate(rows, [name for name, _ in found.columns], tablefmt="pipe", disable_numparse=True))
-
-
-def facts(caption: str, found: Mapping[str, Any]) -> Table:
+def facts(found: Mapping[str, Any]) -> pd.DataFrame:
     """List names and values. Nested sections become dotted names."""
 
     def flat(section: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
@@ -77,43 +41,46 @@ def facts(caption: str, found: Mapping[str, Any]) -> Table:
                 listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
                 yield f"{place}{name}", "-" if listed in ("", None, {}) else str(listed)
 
-    return table(caption, ("name", "value"), list(flat(found, "")))
+    return pd.DataFrame(flat(found, ""), columns=["name", "value"]).set_index("name")
 
 
 def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index).fillna("-")
 
 
 def with_interval(times: Factor | Ratio) -> str:
     return f"{times.median:.2f} ({times.low:.2f} to {times.high:.2f})"
 
 
-def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Table:
-    batch, baseline = findings.tuned_batch, findings.baselines[0]
-    columns = (
-        "precision", "verdict", f"times {baseline_title(baseline)}", f"ms per batch of\N{NO-BREAK SPACE}{batch}",
-        findings.precisions[0].validation.metric, "same answer", "relative error", "engine", "peak memory, MB",
-    )  # fmt: skip
-    rows = []
+def engine_metric(found: Validation) -> str:
+    return "-" if found.main is None else found.main.written(found.main.engine)
+
+
+def device(machine: Machine) -> str:
+    if machine.device == "cpu":
+        return f"{machine.device_name} ({counted(machine.cores, 'core')})"
+    return (
+        f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
+    )
+
+
+def overview(findings: Findings) -> pd.DataFrame:
+    rows = {}
     for entry in findings.precisions:
-        name, validation = entry.precision, entry.validation
-        timed = f"{name}.{batch_key(findings, batch)}"
-        rows.append(
-            [
-                Cell(name),
-                Cell(verdict_on(entry, failures)),
-                Cell(with_interval(findings.quoted(entry)), f"{timed}.speedup"),
-                Cell(f"{findings.race.milliseconds[name]:.2f}", f"{timed}.p50_ms"),
-                Cell(engine_metric(validation), f"{name}.{key_of(validation.main)}" if validation.main else None),
-                Cell(f"{agreed.share:.2%}", f"{name}.same_answer_%") if (agreed := validation.agreement) else Cell("-"),
-                Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error_ppm"),
-                Cell(file_size(entry.engine.bytes), f"{name}.engine_MB"),
-                Cell(f"{entry.benchmark.peak_memory[ENGINE].host:.0f}", f"{name}.peak_MB"),
-            ]
-        )
-    rows += [[Cell(name), Cell(NOT_BUILT), *[Cell("-")] * (len(columns) - 2)] for name in findings.refused]
-    chosen = recommend(findings)
-    return table("Every precision at a glance", columns, rows)._replace(strong=chosen.precision if chosen else None)
+        validation = entry.validation
+        rows[entry.precision] = {
+            "verdict": verdict_on(findings, entry),
+            f"times {baseline_title(findings.baselines[0])}": with_interval(findings.quoted(entry)),
+            f"ms per batch of\N{NO-BREAK SPACE}{findings.tuned_batch}": (
+                f"{findings.race.milliseconds[entry.precision]:.2f}"
+            ),
+            validation.metric: engine_metric(validation),
+            "same answer": f"{validation.agreement.share:.2%}" if validation.agreement else "-",
+            "relative error": f"{validation.engine_against_pytorch.relative:.1e}",
+            "engine": file_size(entry.engine.bytes),
+            "peak memory, MB": f"{entry.benchmark.peak_memory[ENGINE].host:.0f}",
+        }
+    return _frame(rows | {name: {"verdict": NOT_BUILT} for name in findings.refused})
 
 
 def accuracy_table(findings: Findings) -> pd.DataFrame:
@@ -133,7 +100,7 @@ def accuracy_table(findings: Findings) -> pd.DataFrame:
             "relative error": f"{errors.relative:.1e}",
             "max abs error": f"{errors.max_abs:.1e}",
             "mean abs error": f"{errors.mean_abs:.1e}",
-            "NaN or Inf": errors.nonfinite,
+            "NaN or Inf": f"{errors.nonfinite}",
         }
     return _frame(rows)
 
@@ -219,33 +186,26 @@ def race_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows, index="in turns")
 
 
-def latencies(findings: Findings) -> Table:
+def latencies(findings: Findings) -> pd.DataFrame:
     """List each contender at each batch size. Ratios are to the baseline that ran beside the engine."""
-    rows: list[list[Cell | str]] = []
+    rows = []
     for title, entry, contender in _contenders(findings):
         for batch in findings.batches:
-            latency, is_engine = entry.latency(batch, contender), contender == ENGINE
-            key = f"{entry.precision}.{batch_key(findings, batch)}" if is_engine else None
-            ratios: list[Cell | str] = []
+            latency, p99 = entry.latency(batch, contender), known_p99(entry.latency(batch, contender))
+            row = {
+                "contender": title,
+                "batch": str(batch),
+                "p50, ms": f"{latency.p50:.2f}",
+                "p90, ms": f"{latency.p90:.2f}",
+                "p99, ms": "-" if p99 is None else f"{p99:.2f}",
+                f"{findings.kind}/s": f"{latency.images_per_second:,.0f}",
+            }
             for name in findings.baselines:
                 ratio = entry.ratio(batch, name)
-                text = with_interval(ratio) + (" *" if reasons(findings, entry, ratio) else "")
-                is_metric = key and name == findings.baselines[0]
-                ratios.append(Cell(text, f"{key}.speedup" if is_metric else None) if is_engine else "-")
-            rows.append(
-                [
-                    title,
-                    str(batch),
-                    Cell(f"{latency.p50:.2f}", key and f"{key}.p50_ms"),
-                    f"{latency.p90:.2f}",
-                    "-" if (p99 := known_p99(latency)) is None else Cell(f"{p99:.2f}", key and f"{key}.p99_ms"),
-                    Cell(f"{latency.images_per_second:,.0f}", key and f"{key}.images_per_s"),
-                    *ratios,
-                ]
-            )
-    columns = ["contender", "batch", "p50, ms", "p90, ms", "p99, ms", f"{findings.kind}/s"]
-    columns += [f"times {baseline_title(name)} (interval)" for name in findings.baselines]
-    return table("Latency and how many times as fast", columns, rows)
+                times = with_interval(ratio) + (" *" if findings.why_noisy(entry, ratio) else "")
+                row[f"times {baseline_title(name)} (interval)"] = times if contender == ENGINE else "-"
+            rows.append(row)
+    return pd.DataFrame(rows).set_index("contender")
 
 
 def _contenders(findings: Findings) -> list[tuple[str, Evidence, str]]:
@@ -284,18 +244,18 @@ def cost_table(findings: Findings) -> pd.DataFrame:
 
 
 def compute_table(findings: Findings) -> pd.DataFrame:
-    """Give the median without the copies to the GPU and back, for each engine also in a process of its own."""
+    """Give the median without the copies to the GPU and back, for each engine also in a process of its own. Empty
+    where nothing is copied."""
     found = {
-        title: {batch: entry.latency(batch, contender).compute for batch in findings.batches}
+        title: {batch: taken for batch in findings.batches if (taken := entry.latency(batch, contender).compute)}
         for title, entry, contender in _contenders(findings)
     }
-    for entry in findings.precisions:
-        if isolated := entry.benchmark.isolated_compute:
-            found[f"{entry.precision}, {OWN_PROCESS}"] = {**isolated}
+    found |= {f"{entry.precision}, {OWN_PROCESS}": entry.benchmark.isolated_compute for entry in findings.precisions}
     return _frame(
         {
-            title: {f"batch {batch}": "-" if taken is None else f"{taken:.3f}" for batch, taken in times.items()}
+            title: {f"batch {batch}": f"{milliseconds:.3f}" for batch, milliseconds in times.items()}
             for title, times in found.items()
+            if times
         }
     )
 
@@ -311,9 +271,9 @@ def gpu_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "clock, MHz: low / median / high": f"{gpu.clock_low} / {gpu.clock_median} / {gpu.clock_high}",
-            "memory clock, MHz": gpu.memory_clock,
+            "memory clock, MHz": f"{gpu.memory_clock}",
             "power, W: median / high": f"{gpu.power_median:.0f} / {gpu.power_high:.0f}",
-            "hottest, °C": gpu.temperature_high,
+            "hottest, °C": f"{gpu.temperature_high}",
             "throttled": ", ".join(f"{name} {share:.0%} of the time" for name, share in gpu.throttled.items())
             or "never",
         }
@@ -323,22 +283,22 @@ def gpu_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows)
 
 
-def throughputs(findings: Findings) -> Table:
-    rows = [
-        [
-            entry.precision,
-            str(one.batch),
-            str(one.requests),
-            f"{entry.images_per_second(one):,.0f}" + (" *" if one.requests > 1 and entry.contradicts_race(one) else ""),
-            f"{entry.gain(one):.2f}",
-            f"{one.p50:.2f}",
-            "-" if (p99 := known_p99(one)) is None else f"{p99:.2f}",
-        ]
-        for entry in findings.precisions
-        for one in entry.benchmark.throughput
-    ]
-    each = (f"{findings.kind}/s", "times one at a time", "p50, ms per request", "p99, ms per request")
-    return table("Throughput", ("precision", "batch", "requests in flight", *each), rows)
+def throughputs(findings: Findings) -> pd.DataFrame:
+    rows = []
+    for entry in findings.precisions:
+        for one in entry.benchmark.throughput:
+            doubt = " *" if one.requests > 1 and entry.contradicts_race(one) else ""
+            row = {
+                "precision": entry.precision,
+                "batch": str(one.batch),
+                "requests in flight": str(one.requests),
+                f"{findings.kind}/s": f"{entry.images_per_second(one):,.0f}{doubt}",
+                "times one at a time": f"{entry.gain(one):.2f}",
+                "p50, ms per request": f"{one.p50:.2f}",
+                "p99, ms per request": "-" if (p99 := known_p99(one)) is None else f"{p99:.2f}",
+            }
+            rows.append(row)
+    return pd.DataFrame(rows).set_index("precision")
 
 
 def memory_table(findings: Findings) -> pd.DataFrame:
@@ -358,26 +318,50 @@ def memory_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows)
 
 
-def latency_rows(findings: Findings) -> pd.DataFrame:
-    """Return a row for each engine and batch size, for plots."""
-    return pd.DataFrame(
-        {"precision": entry.precision, **entry.latency(batch).model_dump(exclude={"contender"})}
-        for entry in findings.precisions
-        for batch in findings.batches
-    )
+def rescue_table(found: Rescue) -> pd.DataFrame:
+    """List what was tried before a search, and what each brought."""
+    first = "-" if found.tried else "no rescue is asked for"
+    if found.tried and found.enough is not None and found.error < found.enough:
+        first = f"below {found.enough:.0%}, so that only what is quick was tried"
+    rows = {"as calibrated": (errors_in_words(found.error, found.at_once), first)}
+    for each in found.tried:
+        error, brought = "-", "does not apply to this graph"
+        if each.error is not None:
+            error = errors_in_words(each.error, each.at_once)
+            change = each.error / found.error - 1 if found.error else 0.0
+            layers = f": {first_few(found.spared)} in floating point" if found.spared else ""
+            brought = f"{change:+.0%}, {f'kept{layers}' if each.names == found.kept else 'not kept'}"
+        rows[" and ".join(each.names)] = error, brought
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["error", "brought"]).rename_axis("rescue")
 
 
-def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
-    """Return a row for each precision, for plots: its error and its speed."""
+def candidates_table(mix: Mix) -> pd.DataFrame:
+    """List what a mix was chosen from, with what each promised and delivered."""
+    rows = []
+    for number, candidate in enumerate(mix.candidates):
+        delivered = mix.delivered if number == mix.mixed else None
+        row = {
+            "candidate": mix.types[number] if number < len(mix.types) else f"mix {number - len(mix.types) + 1}",
+            **{
+                f"parts in {name}": f"{candidate.assignment.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]
+            },
+            "promised by layer times": candidate.promised.in_figures(),
+            "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
+            f"delivered, over {mix.rival}": delivered.in_figures() if delivered else "-",
+            "of what thresholds allow": f"{candidate.spent:.0%}",
+        }
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("candidate")
+
+
+def blocks_table(mix: Mix) -> pd.DataFrame:
+    assignment = mix.candidates[mix.mixed or 0].assignment  # the first is all in int8
     return pd.DataFrame(
         {
-            "precision": entry.precision,
-            "metric": None if entry.validation.main is None else engine_metric(entry.validation),
-            "relative_error": entry.validation.engine_against_pytorch.relative,
-            "speedup": findings.quoted(entry).median,
-            "speedup_low": findings.quoted(entry).low,
-            "speedup_high": findings.quoted(entry).high,
-            "verdict": verdict_on(entry, failures),
+            "first node": block.first,
+            "last node": block.last,
+            **{f"ms in {name}": f"{block.milliseconds[name]:.3f}" for name in mix.types},
+            "in the best mix": chosen,
         }
-        for entry in findings.precisions
-    )
+        for chosen, block in zip(assignment, mix.blocks, strict=True)
+    ).set_index("first node")

@@ -10,7 +10,6 @@ from enginewright.report.evidence import Evidence, Findings
 
 AS_FAST = 1.05  # an engine that is surely not slower than by this is as fast
 WHILE_DISTURBED = 1.1  # how many times as fast an engine must surely be where others used the machine during the race
-RAN_AS = "ran as"
 MEASURE_AGAIN = "dvc repro --force --single-item race && dvc repro"
 
 
@@ -109,20 +108,21 @@ def shippable(findings: Findings) -> list[Evidence]:
     ]
 
 
-def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
-    if failures.get(entry.precision):
+def verdict_on(findings: Findings, entry: Evidence) -> str:
+    if findings.failures.get(entry.precision):
         return "failed"
     if entry.validation.not_enough_samples:
         return "not sure"
     if entry.mix and not entry.delivers:
         return f"is {entry.mix.made_as}" if entry.mix.is_one else "not raced"
-    return "passed" if entry.engine.runs_its_precision else f"{RAN_AS} {entry.engine.ran_as}"
+    return "passed" if entry.engine.runs_its_precision else f"ran as {entry.engine.ran_as}"
 
 
-def caveats(entry: Evidence, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def caveats(findings: Findings, entry: Evidence) -> tuple[str, ...]:
     """Return why a precision did not pass, or else why its figures may be doubted."""
     mix = (entry.mix.in_words(),) if entry.mix and not entry.delivers else ()
-    return failures.get(entry.precision) or entry.validation.not_enough_samples or mix or findings.race.disturbed
+    failures = findings.failures.get(entry.precision)
+    return failures or entry.validation.not_enough_samples or mix or findings.race.disturbed
 
 
 def sentence(findings: Findings) -> str:
@@ -130,33 +130,30 @@ def sentence(findings: Findings) -> str:
         if any(entry.validation.not_enough_samples for entry in findings.precisions):
             return "**Ship none of them:** samples are too few to be sure of any, as validation.must_be_sure asks."
         return "**Ship none of them:** no precision stayed within its thresholds."
-    chosen, baseline = choice.engine, baseline_title(findings.baselines[0])
-    ratio, validation = findings.quoted(chosen), chosen.validation
-    opening = (
-        f"**Ship {chosen.precision}:**" if choice.is_sure else f"**Measure again:** {doubt(findings, choice)} It is"
-    )
+    chosen, ratio, validation = choice.engine, findings.quoted(choice.engine), choice.engine.validation
+    opening = f"**Ship {chosen.precision}:**" if choice.is_sure else f"**Measure again:** {doubt(findings)} It is"
     accuracy, agreement = f"{validation.metric} not measured ({validation.lacking})", ""
     if main := validation.main:
-        beside = f"where {validation.reference} has {main.written(main.reference)}"
-        accuracy = f"{main.name} {main.written(main.engine)} {beside}"
+        accuracy = f"{main.name} {main.written(main.engine)} where {validation.reference} has "
+        accuracy += main.written(main.reference)
     if agreed := validation.agreement:
         agreement = f", and the same answer as {validation.reference} for {agreed.share:.2%} of {agreed.among}"
     return (
-        f"{opening} {ratio.median:.2f} times as fast as {baseline} at batch {findings.tuned_batch} "
-        f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"{accuracy}{agreement}. "
-        f"The engine takes {chosen.engine.size_in_words}.{disturbance(findings, choice)}"
+        f"{opening} {ratio.median:.2f} times as fast as {baseline_title(findings.baselines[0])} at batch "
+        f"{findings.tuned_batch} ({ratio.low:.2f} to {ratio.high:.2f} within this run), {accuracy}{agreement}. "
+        f"The engine takes {chosen.engine.size_in_words}.{disturbance(findings)}"
     )
 
 
-def doubt(findings: Findings, choice: Choice) -> str:
+def doubt(findings: Findings) -> str:
     """Say which engines cannot be told apart, and which one is offered meanwhile; nothing if the choice is sure."""
-    if choice.is_sure:
+    choice = choose(findings)
+    if not choice or choice.is_sure:
         return ""
-    offered, alike = choice.engine, [choice.fastest, *choice.rivals]
+    offered, fastest, alike = choice.engine, choice.fastest, [choice.fastest, *choice.rivals]
     *first, last = (entry.precision for entry in alike)
     times = ", ".join(
-        f"{choice.fastest.precision} {_interval(findings, choice.fastest, rival)} times as fast as {rival.precision}"
+        f"{fastest.precision} {_interval(findings, fastest, rival)} times as fast as {rival.precision}"
         for rival in choice.rivals
     )
     because = f" ({'; '.join(findings.race.disturbed)})" if findings.race.disturbed else ""
@@ -169,11 +166,12 @@ def doubt(findings: Findings, choice: Choice) -> str:
     )
 
 
-def why(findings: Findings, choice: Choice) -> str:
-    """Say what sets the choice apart from the other precisions that may be shipped."""
-    chosen, others = choice.engine, [entry for entry in shippable(findings) if entry is not choice.engine]
-    if not choice.is_sure:
+def why(findings: Findings) -> str:
+    """Say what sets a sure choice apart from the other precisions that may be shipped."""
+    choice = choose(findings)
+    if not choice or not choice.is_sure:
         return ""
+    chosen, others = choice.engine, [entry for entry in shippable(findings) if entry is not choice.engine]
     if not others:
         return "It is the only precision that stayed within its thresholds and did not run as another type."
     if choice.as_fast:
@@ -191,8 +189,8 @@ def _interval(findings: Findings, one: Evidence, other: Evidence) -> str:
     return f"{times.low:.2f} to {times.high:.2f}"
 
 
-def disturbance(findings: Findings, choice: Choice) -> str:
+def disturbance(findings: Findings) -> str:
     """Say what took the machine during a race whose choice is sure all the same."""
-    if not choice.is_sure or not findings.race.disturbed:
-        return ""
-    return f" During the race {'; '.join(findings.race.disturbed)}: the choice holds, and figures may move."
+    disturbed = "; ".join(findings.race.disturbed)
+    sure = disturbed and recommend(findings)
+    return f" During the race {disturbed}: the choice holds, and figures may move." if sure else ""

@@ -2,18 +2,18 @@
 floats."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
 from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import first_few
 from enginewright.engine.record import LayerTime, node_names, short_kind, short_name
 from enginewright.precision.floats import floats_in_words
-from enginewright.precision.records import Search
-from enginewright.report.evidence import Evidence, Findings, Maker
+from enginewright.report.evidence import Evidence, Findings
 
 CLEARLY_SLOWER = 1.1  # times the other layer; noise makes less
 LEAST_LOSS = 0.005  # as a share of the engine's time; smaller losses do not matter
@@ -23,7 +23,6 @@ FAR_FROM_LATENCY = 1.5
 LARGEST_DEVIATION = 0.1  # beyond it, a line does not describe the costs
 
 Parts = list[str | pd.DataFrame]
-Milliseconds = dict[str, float]  # by the node that an engine's layer begins with, as it fuses others into it
 
 
 class LayerPair(NamedTuple):
@@ -74,10 +73,6 @@ def losses(found: Comparison, whole: float) -> list[LayerPair]:
     return sorted(slower, key=lambda pair: pair.lost, reverse=True)
 
 
-def gained_and_lost(entry: Evidence) -> str:
-    return f"What {entry.precision} gained and lost, layer by layer"
-
-
 def slowest_layers(entry: Evidence, findings: Findings) -> Parts:
     trace, ran = entry.trace, _by_time(entry.trace.layers)
     if not trace.layers:
@@ -90,22 +85,13 @@ def slowest_layers(entry: Evidence, findings: Findings) -> Parts:
         beside = f"; the {what} is {whole:.2f} ms.{warning}"
     which = f"The {MOST_LAYERS} slowest:" if len(ran) > MOST_LAYERS else "All of them, the slowest first:"
     total = f"{trace.milliseconds:.2f} ms in {len(ran)} layers{beside} {which}"
-    return [total, _time_table(entry, ran[:MOST_LAYERS])]
-
-
-def next_slowest_layers(entry: Evidence, most: int) -> pd.DataFrame | None:
-    """Return the layers that follow the slowest ones, at most so many: the page folds them away."""
-    others = _by_time(entry.trace.layers)[MOST_LAYERS:][:most]
-    return _time_table(entry, others) if others else None
+    shares = [{"share": f"{one.milliseconds / trace.milliseconds:.1%}"} for one in ran[:MOST_LAYERS]]
+    return [total, _table(list(zip(ran, shares, strict=False)))]
 
 
 def _by_time(layers: Sequence[LayerTime]) -> list[LayerTime]:
     """Return the layers that take time, the slowest first."""
     return sorted((one for one in layers if one.milliseconds), key=lambda one: one.milliseconds, reverse=True)
-
-
-def _time_table(entry: Evidence, layers: Sequence[LayerTime]) -> pd.DataFrame:
-    return _table([(one, {"share": f"{one.milliseconds / entry.trace.milliseconds:.1%}"}) for one in layers])
 
 
 def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
@@ -117,15 +103,10 @@ def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
     ).set_index("layer")
 
 
-def fastest_in_floats(findings: Findings) -> Evidence | None:
-    """Return the fastest precision with layer times that is not quantized, by latency. Sums of layers cannot tell:
-    engines were timed one after the other."""
-    others = [each for each in findings.precisions if each.precision not in QUANTIZED and each.trace.layers]
-    return min(others, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
-
-
 def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
-    other = fastest_in_floats(findings)
+    # The fastest by latency: sums of layers cannot tell, as engines were timed one after the other.
+    floats = [each for each in findings.precisions if each.precision not in QUANTIZED and each.trace.layers]
+    other = min(floats, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
     if other is None or not entry.trace.layers:
         return ["There are no layer times to compare."]
     found = compare(entry.trace.layers, other.trace.layers)
@@ -178,16 +159,16 @@ def what_is_left(entry: Evidence) -> str | None:
 def left_table(entry: Evidence) -> pd.DataFrame:
     """Give the shares of what is left in floats by kind: of the weights, the operations, and the time of all layers."""
     times = _times_of_kinds(entry)
-    rows = {
-        row.kind: {
+    return pd.DataFrame(
+        {
+            "kind": row.kind,
             "nodes": f"{row.count}",
             "of the weights": f"{row.weights:.1%}",
             "of the operations": f"{row.operations:.1%}",
             "of the time": f"{times[row.kind]:.1%}" if row.kind in times else "-",
         }
         for row in entry.floats
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("kind")
+    ).set_index("kind")
 
 
 def _times_of_kinds(entry: Evidence) -> dict[str, float]:
@@ -196,35 +177,6 @@ def _times_of_kinds(entry: Evidence) -> dict[str, float]:
     for layer in entry.trace.layers:
         if kind := kinds.get(node_names(layer)[0]):
             found[kind] = found.get(kind, 0.0) + layer.milliseconds / entry.trace.milliseconds
-    return found
-
-
-class Times(NamedTuple):
-    """How long the layers of a search take on this machine, in the precision searched and in floating point."""
-
-    beside: str  # the fastest precision that is not quantized
-    batch: int
-    searched: Milliseconds
-    floating: Milliseconds
-
-
-def times_of(found: Search, findings: Findings, makers: Mapping[str, Maker]) -> Times | None:
-    """Return what both engines take for each layer, or None where there are no such times."""
-    own = next((entry for entry in findings.precisions if entry.precision == found.precision), None)
-    other, names = fastest_in_floats(findings), {layer.name for layer in found.layers}
-    if own is None or other is None:
-        return None
-    searched, floating = (_by_layer(entry.trace.layers, names, makers) for entry in (own, other))
-    return Times(other.precision, own.trace.batch, searched, floating) if searched and floating else None
-
-
-def _by_layer(layers: Sequence[LayerTime], names: Collection[str], makers: Mapping[str, Maker]) -> Milliseconds:
-    """Return the time of each layer that is named after one of the nodes, or after what such a node returns."""
-    found: Milliseconds = {}
-    for layer in layers:
-        made_by = (makers[name].name if name in makers and name not in names else name for name in node_names(layer))
-        if main := next((name for name in made_by if name in names), None):
-            found[main] = found.get(main, 0.0) + layer.milliseconds
     return found
 
 
@@ -244,13 +196,9 @@ class Line(NamedTuple):
 
 
 def fit_line(sizes: Sequence[float], costs: Sequence[float]) -> Line:
-    """Return the line with the least relative errors, so that small sizes count as much as large ones."""
+    """Return the line with the least relative errors, so that small sizes count as much as large ones. None of its
+    parts is below zero: nothing costs less than nothing."""
     size, cost = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
     shares = np.stack([1 / cost, size / cost], axis=1)  # the shares of both parts in each cost should add up to 1
-    fixed, each = (float(part) for part in np.linalg.lstsq(shares, np.ones(len(cost)))[0])
-    alone = [float(share.sum() / (share @ share)) for share in shares.T]  # each part where the other is zero
-    if fixed < 0:  # nothing costs less than nothing
-        fixed, each = 0.0, alone[1]
-    elif each < 0:
-        fixed, each = alone[0], 0.0
-    return Line(fixed, each, float(np.max(np.abs(cost / (fixed + each * size) - 1))))
+    (fixed, each), _ = nnls(shares, np.ones(len(cost)))
+    return Line(float(fixed), float(each), float(np.max(np.abs(cost / (fixed + each * size) - 1))))

@@ -90,14 +90,9 @@ class Fleet(_Entry):
 
 
 def _sentence(error: ErrorDetails) -> str:
-    place = ".".join(str(part) for part in error["loc"] if part not in KINDS)
-    if error["type"] == "union_tag_invalid":
-        given = str(error["ctx"]["tag"])
-        return f"{place}.kind: a target is reached by no '{given}'{suggestion(given, KINDS)}"
-    if error["type"] in ("union_tag_not_found", "missing"):
-        return f"{place}{'.kind' if error['type'] != 'missing' else ''} is missing"
-    if error["type"] == "extra_forbidden":
-        return f"{place} is nothing that can be said of it"
+    place = ".".join(str(part) for part in error["loc"] if part not in KINDS) or "the file"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
-    return f"{place or 'the file'}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"
+    if error["type"] == "missing":
+        return f"{place} is missing"
+    return f"{place}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"

@@ -1,12 +1,12 @@
 """Build, validate and race on this machine, and answer. A node of a cluster runs this as a program, in the files that
 were sent to it."""
 
-import argparse
 import json
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.process import end_with_parent, start_dvc
 from enginewright.measure.changes import Verdict
 from enginewright.measure.energy import engine_energy
-from enginewright.report.evidence import Evidence, gather_findings, known_p99
+from enginewright.report.evidence import Evidence, Places, gather_findings, known_p99
 from enginewright.report.verdict import caveats, verdict_on
 from enginewright.targets.answer import Answer, Measured, Speed
 from enginewright.targets.ray_cluster import whole_node
@@ -30,21 +30,19 @@ NO_REMOTE = "there is no DVC remote, from which nodes take the graphs: `dvc remo
 def answer_here(target: str, revision: str, params: Params) -> Answer:
     """Run what is left of the pipeline, and answer. The gate is not asked: what is red is a row like any other."""
     dvc("repro", "report")
-    verdict = Verdict.read(VERDICT)
     validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
-    findings = gather_findings(
-        tuple(params.precisions), ENGINES, validation, benchmark, trace, RACE, MACHINE, CONVERTED
-    )
+    places = Places(ENGINES, CONVERTED, validation, benchmark, trace, RACE, MACHINE)
+    findings = replace(gather_findings(params.precisions, places), failures=Verdict.read(VERDICT).failures)
     measured = []
     for entry in findings.precisions:
         name, validated = entry.precision, entry.validation
-        with whole_node(f"energy, {name}"):
+        with whole_node(f"energy, {name}", params.cluster):
             energy = engine_energy(name, ENGINES / name, findings.machine, params, findings.tuned_batch)
         measured.append(
             Measured(
                 precision=name,
-                verdict=verdict_on(entry, verdict.failures),
-                why="; ".join(caveats(entry, findings, verdict.failures)),
+                verdict=verdict_on(findings, entry),
+                why="; ".join(caveats(findings, entry)),
                 speeds=_speeds(entry),
                 metric=validated.metric,
                 result=validated.main,
@@ -120,16 +118,11 @@ def require_same_versions(asking: Mapping[str, str]) -> None:
 
 def main() -> None:
     end_with_parent()
-    parser = argparse.ArgumentParser(prog="python -m enginewright.targets.here", description=__doc__)
-    parser.add_argument("target")
-    parser.add_argument("revision")
-    parser.add_argument("versions", type=json.loads, help="of the machine that asks, as JSON")
-    parser.add_argument("answer", type=Path)
-    chosen = parser.parse_args()
+    target, revision, asking, answer = sys.argv[1:]  # as node.py gives them
     try:
-        require_same_versions(chosen.versions)
+        require_same_versions(json.loads(asking))
         dvc("pull", "--with-deps", *SHARED)
-        answer_here(chosen.target, chosen.revision, Params.read()).write(chosen.answer)
+        answer_here(target, revision, Params.read()).write(Path(answer))
     except Exception as error:
         if sentence := sentence_of(error):
             sys.exit(sentence)

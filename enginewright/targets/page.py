@@ -3,96 +3,81 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tabulate import tabulate
+import pandas as pd
 
 from enginewright.report.notes import Note
-from enginewright.report.page.charts import Mark, Row, bar, dot, draw_rows
-from enginewright.report.page.picture import Figure, short
 from enginewright.report.page.render import open_templates
-from enginewright.report.tables import Table, table
-from enginewright.report.wording import device
-from enginewright.targets.answer import NOT_YET, PASSED, Answer, Measured, Speed
-from enginewright.targets.choice import cost_of, frontier, offers_of
+from enginewright.report.tables import device
+from enginewright.targets.answer import NOT_YET, Answer, Measured, cost_of, frontier, offers_of
 from enginewright.targets.file import Fleet
 
 COLUMNS = (
-    "precision and target", "verdict", "ms at the least batch", "accuracy", "loss (95 % interval)", "images per second",
-    "cost of a million", "joules per image",
+    "verdict", "ms at the least batch", "accuracy", "loss (95 % interval)", "images per second", "cost of a million",
+    "joules per image",
 )  # fmt: skip
 NOT_TOLD = "not told"
 
 
 def render_fleet(fleet: Fleet, models: Mapping[str, Sequence[Answer]]) -> str:
     """`models` has the answers of each model, by a title."""
-    energy = {
-        title: {f"{one.target}: {each.energy.source}" for one in answers for each in one.precisions if each.energy}
-        for title, answers in models.items()
+    facts = {
+        "priced": any(target.price_per_hour for target in fleet.targets),
+        "unpriced": any(target.price_per_hour is None for target in fleet.targets),
+        "models": [
+            {
+                "title": title,
+                "rows": all_rows(fleet, answers),
+                "choices": _choices(fleet, answers),
+                "energy": sorted(
+                    {f"{one.target}: {each.energy.source}" for one in answers for each in one.precisions if each.energy}
+                ),
+                "reasons": _reasons(answers),
+            }
+            for title, answers in models.items()
+        ],
+        "machines": _machines(fleet, [answer for answers in models.values() for answer in answers]),
     }
-    return (
-        open_templates(Path(__file__).parent)
-        .get_template("fleet.html")
-        .render(
-            priced=any(target.price_per_hour for target in fleet.targets),
-            unpriced=any(target.price_per_hour is None for target in fleet.targets),
-            models=[
-                {
-                    "title": title,
-                    "rows": all_rows(fleet, answers),
-                    "choices": _choices(fleet, answers),
-                    "pictures": _pictures(f"model-{number}", fleet, answers),
-                    "energy": sorted(energy[title]),
-                    "reasons": _reasons(answers),
-                }
-                for number, (title, answers) in enumerate(models.items())
-            ],
-            machines=_machines(fleet, [answer for answers in models.values() for answer in answers]),
-        )
-    )
+    return open_templates(Path(__file__).parent).get_template("fleet.html").render(facts)
 
 
 def as_text(title: str, fleet: Fleet, answers: Sequence[Answer]) -> str:
     """Write the table of a model for a terminal; reasons follow below it."""
-    rows = [[cell.text for cell in row] for row in all_rows(fleet, answers).rows]
-    written = tabulate(rows, COLUMNS, disable_numparse=True)
+    written = all_rows(fleet, answers).to_markdown(tablefmt="simple", disable_numparse=True)
     return "\n".join([title, written, *(f"{note.title}: {note.text}" for note in _reasons(answers))])
 
 
-def all_rows(fleet: Fleet, answers: Sequence[Answer]) -> Table:
-    rows = []
+def all_rows(fleet: Fleet, answers: Sequence[Answer]) -> pd.DataFrame:
+    """Give each precision on each target, and each target that failed."""
+    rows = {}
     for answer in answers:
         if answer.failed:
-            rows.append([answer.target, _state(answer), *["-"] * (len(COLUMNS) - 2)])
+            rows[answer.target] = {"verdict": _state(answer)}
         else:
-            rows += [_row(answer, one, fleet.price(answer.target)) for one in answer.precisions]
-    return table("Every precision on every target", COLUMNS, rows)
+            price = fleet.price(answer.target)
+            rows |= {f"{one.precision} on {answer.target}": _row(one, price) for one in answer.precisions}
+    told = [dict.fromkeys(COLUMNS, "-") | row for row in rows.values()]
+    return pd.DataFrame(told, index=pd.Index(rows, name="precision and target"))
 
 
 def _state(answer: Answer) -> str:
     return NOT_YET if answer.failed.startswith(NOT_YET) else "failed"
 
 
-def _row(answer: Answer, one: Measured, price: float | None) -> list[str]:
-    title = f"{one.precision} on {answer.target}"
+def _row(one: Measured, price: float | None) -> dict[str, str]:
     if not one.speeds:
-        return [title, one.verdict, *["-"] * (len(COLUMNS) - 2)]
-    first, best = _ends(one)
+        return {"verdict": one.verdict}
+    first = min(one.speeds, key=lambda speed: (speed.batch, speed.requests))
+    best = max(one.speeds, key=lambda speed: speed.images_per_second)
     joules, cost = one.energy and one.energy.joules, cost_of(best.images_per_second, price)
-    return [
-        title,
-        one.verdict,
-        f"{first.p50:.3g} (batch {first.batch})",
-        "-" if one.result is None else one.result.written(one.result.engine),
-        "-" if one.result is None else one.result.drop_with_interval,
-        f"{best.images_per_second:,.0f} (batch {best.batch}, {best.requests} in flight)",
-        NOT_TOLD if cost is None else f"{cost:.3g}",
-        NOT_TOLD if joules is None else f"{joules:.3g}",
-    ]
-
-
-def _ends(one: Measured) -> tuple[Speed, Speed]:
-    """Return the speed at the least batch with the fewest requests, and the one with the most images per second."""
-    least = min(one.speeds, key=lambda speed: (speed.batch, speed.requests))
-    return least, max(one.speeds, key=lambda speed: speed.images_per_second)
+    return {
+        "verdict": one.verdict,
+        "ms at the least batch": f"{first.p50:.3g} (batch {first.batch})",
+        "accuracy": "-" if one.result is None else one.result.written(one.result.engine),
+        "loss (95 % interval)": "-" if one.result is None else one.result.drop_with_interval,
+        "images per second": f"{best.images_per_second:,.0f} (batch {best.batch}, {best.requests} in flight)",
+        "cost of a million": NOT_TOLD if cost is None else f"{cost:.3g}",
+        "joules per image": NOT_TOLD if joules is None else f"{joules:.3g}",
+    }
 
 
 def _reasons(answers: Sequence[Answer]) -> list[Note]:
@@ -109,59 +94,34 @@ def _reasons(answers: Sequence[Answer]) -> list[Note]:
     return [Note(title, text, "failed" if state == "failed" else "other") for title, text, state in notes]
 
 
-def _choices(fleet: Fleet, answers: Sequence[Answer]) -> Table:
+def _choices(fleet: Fleet, answers: Sequence[Answer]) -> pd.DataFrame:
     rows = [
-        [
-            one.title,
-            one.how,
-            f"{one.latency:.3g}",
-            f"{one.speed.images_per_second:,.0f}",
-            NOT_TOLD if one.cost is None else f"{one.cost:.3g}",
-        ]
+        {
+            "take": one.title,
+            "how": one.how,
+            "within ms": f"{one.latency:.3g}",
+            "images per second": f"{one.speed.images_per_second:,.0f}",
+            "cost of a million": NOT_TOLD if one.cost is None else f"{one.cost:.3g}",
+        }
         for one in frontier(offers_of(answers, fleet))
     ]
-    columns = ("take", "how", "within ms", "images per second", "cost of a million")
-    return table("What no other beats in both", columns, rows)
+    return pd.DataFrame(rows).set_index("take") if rows else pd.DataFrame()
 
 
-def _machines(fleet: Fleet, answers: Sequence[Answer]) -> Table:
+def _machines(fleet: Fleet, answers: Sequence[Answer]) -> pd.DataFrame:
     """Say what each target is. Where it answered about several models, the last answer counts."""
     latest = {one.target: one for one in sorted(answers, key=lambda one: str(one.date)) if one.machine and one.date}
-    rows = []
+    rows = {}
     for target in fleet.targets:
-        price = "-" if target.price_per_hour is None else f"{target.price_per_hour:g}"
+        rows[target.name] = dict.fromkeys(("node", "device", "runtime", "answered", "revision"), "-")
         if (found := latest.get(target.name)) and found.machine and found.date:
-            known = [found.node, device(found.machine), f"{found.machine.runtime} {found.machine.runtime_version}"]
-            rows.append([target.name, *known, f"{found.date:%Y-%m-%d %H:%M}", found.revision, price])
-        else:
-            rows.append([target.name, *["-"] * 5, price])
-    return table("The targets", ("target", "node", "device", "runtime", "answered", "revision", "price per hour"), rows)
-
-
-def _pictures(key: str, fleet: Fleet, answers: Sequence[Answer]) -> list[Figure]:
-    latencies, rates, costs, energies = [], [], [], []
-    for answer in answers:
-        for one in answer.precisions if not answer.failed else ():
-            if not one.speeds:
-                continue
-            title, look = f"{one.precision} {answer.target}", "plain" if one.verdict == PASSED else "hollow"
-            first, best = _ends(one)
-            line = (Mark("range", first.p50, first.p99),) if first.p99 is not None else ()
-            latencies.append(Row(title, (*line, dot(first.p50)), f"{short(first.p50)} ms", look))
-            rate = best.images_per_second
-            rates.append(Row(title, (bar(rate),), f"{rate:,.0f}", look))
-            if (cost := cost_of(rate, fleet.price(answer.target))) is not None:
-                costs.append(Row(title, (bar(cost),), short(cost), look))
-            if one.energy and one.energy.joules is not None:
-                energies.append(Row(title, (bar(one.energy.joules),), short(one.energy.joules), look))
-    drawn = {
-        "Latency at the least batch: median, and p99 at the end of the line": ("latency", latencies, "ms"),
-        "Images per second, at most": ("rate", rates, "images per second"),
-        "Cost of a million images": ("cost", costs, "cost"),
-        "Energy": ("energy", energies, "joules per image"),
-    }
-    return [
-        Figure(title, draw_rows(f"{key}-{name}", title, rows, unit))
-        for title, (name, rows, unit) in drawn.items()
-        if rows
-    ]
+            rows[target.name] = {
+                "node": found.node,
+                "device": device(found.machine),
+                "runtime": f"{found.machine.runtime} {found.machine.runtime_version}",
+                "answered": f"{found.date:%Y-%m-%d %H:%M}",
+                "revision": found.revision,
+            }
+        price = "-" if target.price_per_hour is None else f"{target.price_per_hour:g}"
+        rows[target.name]["price per hour"] = price
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("target")

@@ -10,17 +10,16 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.installing import how_to_install
-from enginewright.core.params.all import Params
 from enginewright.core.params.measuring import ClusterParams
 from enginewright.core.spread import AnyPart, Result, Work
-from enginewright.core.text import counted, in_one_line
+from enginewright.core.text import counted, first_line, in_one_line
 from enginewright.targets.ray_task import Job, do_part, file_fields, forget, this_node
 
 AHEAD = 2  # parts for each place of the cluster that are sent out before the first result is taken
@@ -30,23 +29,18 @@ SECONDS_TO_CLEAN = 10.0
 SECONDS_UNTIL_TOLD = 2.0
 SECONDS_BETWEEN_LOOKS = 2.0  # at the head and its list of nodes
 SECONDS_WITHOUT_HEAD = 30.0  # after 60, Ray ends this process
+NOTHING_KEPT = "nothing half-written was kept"
+
+
+def open_cluster(params: ClusterParams) -> AbstractContextManager["RayCluster | None"]:
+    """Connect to the cluster that params.yaml names, or return None in its place."""
+    return connected(params) if params.address else nullcontext()
 
 
 @contextmanager
-def open_cluster() -> Iterator["RayCluster | None"]:
-    """Connect to the cluster that params.yaml names, or yield None."""
-    params = Params.read().cluster
-    if params.address is None:
-        yield None
-        return
-    with connected(params) as cluster:
-        yield cluster
-
-
-@contextmanager
-def whole_node(who: str) -> Iterator[None]:
+def whole_node(who: str, params: ClusterParams) -> Iterator[None]:
     """Let no other work of the cluster run on this machine meanwhile, if params.yaml names a cluster."""
-    with open_cluster() as cluster, cluster.whole_node(who) if cluster else nullcontext():
+    with open_cluster(params) as cluster, cluster.whole_node(who) if cluster else nullcontext():
         yield
 
 
@@ -123,33 +117,31 @@ class RayCluster:
     def do(self, work: Work[AnyPart, Result], parts: Iterable[AnyPart]) -> Iterator[Result]:
         """Yield the results in order. Ray does a part again whose process or machine is lost."""
         self.require_nodes(work.gpus)
-        with self._in_words():
-            yield from self._do(self._job(work), parts)
-
-    def _do(self, job: Job, parts: Iterable[AnyPart]) -> Iterator[Any]:
-        gpus, resource = job.work.gpus, self._params.resource
+        resource = self._params.resource
         task = self._ray.remote(do_part).options(
             num_cpus=self._params.cores,
-            num_gpus=gpus,
+            num_gpus=work.gpus,
             resources={resource: 0.001} if resource else {},
             scheduling_strategy="SPREAD",
             max_retries=RETRIES,
         )
-        sent, waiting = self._ray.put(job), deque[Any]()
-        try:
-            for part in parts:
-                waiting.append(task.remote(sent, part.packed()))
-                if len(waiting) >= AHEAD * self.places(gpus):
+        with self._in_words():
+            job = self._job(work)
+            sent, waiting = self._ray.put(job), deque[Any]()
+            try:
+                for part in parts:
+                    waiting.append(task.remote(sent, part.packed()))
+                    if len(waiting) >= AHEAD * self.places(work.gpus):
+                        yield self._result(waiting.popleft())
+                while waiting:
                     yield self._result(waiting.popleft())
-            while waiting:
-                yield self._result(waiting.popleft())
-        finally:
-            # A closed connection ends what was sent out. Without a head, nothing can be removed.
-            with suppress(EnginewrightError):
-                if self._ray.is_initialized():
-                    for left in waiting:
-                        self._ray.cancel(left, force=True)
-                    self._clean_up(job)
+            finally:
+                # A closed connection ends what was sent out. Without a head, nothing can be removed.
+                with suppress(EnginewrightError):
+                    if self._ray.is_initialized():
+                        for left in waiting:
+                            self._ray.cancel(left, force=True)
+                        self._clean_up(job)
 
     @contextmanager
     def whole_node(self, who: str) -> Iterator[None]:
@@ -192,8 +184,7 @@ class RayCluster:
         if found is None or found != self._head:
             what = "does not answer any more" if found is None else "was started again"
             raise EnginewrightError(
-                f"cluster: the head {what}; nothing half-written was kept. Start Ray on all nodes again, and run "
-                "`dvc repro` again"
+                f"cluster: the head {what}; {NOTHING_KEPT}. Start Ray on all nodes again, and run `dvc repro` again"
             )
 
     def _find_head(self) -> str | None:
@@ -233,31 +224,25 @@ class RayCluster:
     def _in_words(self) -> Iterator[None]:
         """Say in a sentence what happened to a part."""
         errors = self._ray.exceptions
-        full = errors.ObjectStoreFullError, errors.OutOfDiskError
         try:
             yield
         except errors.RayError as error:
             cause = getattr(error, "cause", error)  # of an error within a part
             if isinstance(cause, EnginewrightError):
-                raise EnginewrightError(str(cause)) from None
-            if isinstance(cause, ImportError | AttributeError):
-                raise EnginewrightError(
-                    f"a node of the cluster cannot run this version of Enginewright ({cause}): set it up from the same "
-                    "commit and requirements.lock"
-                ) from None
-            if isinstance(cause, full):
-                raise EnginewrightError(
-                    f"cluster: Ray's object store is full, and so is the disk that it writes to ({type(cause).__name__}"
-                    "); nothing half-written was kept. Free space on the nodes, or start them with a --temp-dir on "
-                    "another disk"
-                ) from None
-            if isinstance(error, errors.RayTaskError):
+                why = str(cause)
+            elif isinstance(cause, ImportError | AttributeError):
+                why = f"a node of the cluster cannot run this version of Enginewright ({cause}): set it up from the "
+                why += "same commit and requirements.lock"
+            elif isinstance(cause, errors.ObjectStoreFullError | errors.OutOfDiskError):
+                why = "cluster: Ray's object store is full, and so is the disk that it writes to "
+                why += f"({type(cause).__name__}); {NOTHING_KEPT}. Free space on the nodes, or start them with a "
+                why += "--temp-dir on another disk"
+            elif isinstance(error, errors.RayTaskError):
                 raise
-            first_line = (str(error).strip().splitlines() or ["no reason is given"])[0]
-            raise EnginewrightError(
-                f"cluster: a part was lost {RETRIES} times ({type(error).__name__}: {first_line}); nothing "
-                "half-written was kept. Look at the nodes with `ray status`, and run `dvc repro` again"
-            ) from None
+            else:
+                why = f"cluster: a part was lost {RETRIES} times ({type(error).__name__}: {first_line(error)}); "
+                why += f"{NOTHING_KEPT}. Look at the nodes with `ray status`, and run `dvc repro` again"
+            raise EnginewrightError(why) from None
 
     def _clean_up(self, job: Job) -> None:
         """Remove the job's files from each machine that answers."""

@@ -1,7 +1,6 @@
 """Do one part of some work on a machine of the cluster."""
 
 import hashlib
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -21,39 +20,31 @@ from filelock import FileLock
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_folder
 from enginewright.core.spread import Work
-
-# Compare machines of a cluster: a result must not depend on which of them computed it.
+from enginewright.core.version import installed_version
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = (
     "numpy", "pillow", "onnxruntime-gpu", "onnxruntime", "openvino", "torch", "torchvision", "tokenizers",
     "transformers", "timm", "tensorrt", "tensorrt-rtx", "scipy",
 )  # fmt: skip
+HERE = Path(tempfile.gettempdir()) / f"enginewright-cluster-{os.getuid()}"
+SECONDS_UNUSED = 24 * 3600.0  # no part of a job takes so long
 
 
 @cache
 def this_node() -> dict[str, str]:
-    """Return what runs here: code, Python, the libraries that compute, and the processor, whose kind decides in which
-    order sums are added."""
-    found = {"Enginewright": _digest_of_code(), "Python": ".".join(platform.python_version_tuple()[:2])}
-    for name in LIBRARIES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found | {"the processor": _processor()}
-
-
-def differences(asking: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """Name what is not the same on two machines, or return nothing. A version of Enginewright is known by its code."""
-    names = [name for name in {**asking, **found} if asking.get(name) != found.get(name)]
-    return ", ".join(f"{name} ({found.get(name, 'none')}, here {asking.get(name, 'none')})" for name in names)
-
-
-def _digest_of_code() -> str:
+    """Return what runs here, since a result must not depend on which machine computed it: code, Python, the libraries
+    that compute, and the processor, whose kind decides in which order sums are added."""
     digest = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
         digest.update(file.relative_to(PACKAGE).as_posix().encode())
         digest.update(file.read_bytes())
-    return f"code {digest.hexdigest()[:8]}"
+    python = ".".join(platform.python_version_tuple()[:2])
+    found = {"Enginewright": f"code {digest.hexdigest()[:8]}", "Python": python}
+    for name in LIBRARIES:
+        if version := installed_version(name):
+            found[name] = version
+    return found | {"the processor": _processor()}
 
 
 def _processor() -> str:
@@ -65,10 +56,6 @@ def _processor() -> str:
         kind = repr([said.get(name) for name in ("vendor_id", "cpu family", "model", "flags")])
         return f"{said.get('model name', platform.machine())}, {hashlib.sha256(kind.encode()).hexdigest()[:8]}"
     return platform.processor() or platform.machine()
-
-
-HERE = Path(tempfile.gettempdir()) / f"enginewright-cluster-{os.getuid()}"
-SECONDS_UNUSED = 24 * 3600.0  # no part of a job takes so long
 
 
 @dataclass(frozen=True)
@@ -86,50 +73,32 @@ class Job:
         return HERE / self.name
 
 
-class _Opened:
-    """The work that this process does. It is opened for its first part, and closed when other work begins."""
-
-    def __init__(self) -> None:
-        self._job, self._stack = "", ExitStack()
-        self._do: Callable[[Any], Any]
-
-    def of(self, job: Job, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        if self._job != job.name:
-            self._job = ""
-            self._stack.close()
-            self._stack = ExitStack()
-            _lay_out(job, fetch)
-            if job.work.code:
-                sys.path.insert(0, str(job.folder / "code"))
-            here: dict[str, Any] = {name: job.folder / name / path.name for name, path in file_fields(job.work).items()}
-            self._do = self._stack.enter_context(replace(job.work, **here).open(threads=job.threads))
-            self._job = job.name
-        os.utime(job.folder)
-        return self._do
-
-
-_opened = _Opened()
+_stack = ExitStack()  # of the work that this process does now
+_doing: dict[str, Callable[[Any], Any]] = {}  # what does a part of it, by the job's name
 
 
 def do_part(job: Job, part: Any) -> Any:
     """Do the part. A machine that is not like the one that asks is refused: its results could differ."""
     import ray
 
-    if unlike := differences(job.node, this_node()):
-        name = ray.get_runtime_context().worker.node_ip_address
+    here = this_node()
+    if unlike := [name for name in {**job.node, **here} if job.node.get(name) != here.get(name)]:
+        told = ", ".join(f"{name} ({here.get(name, 'none')}, here {job.node.get(name, 'none')})" for name in unlike)
         raise EnginewrightError(
-            f"the node {name} of the cluster differs in {unlike}: results would depend on which node computes what. "
-            "Set it up from the same commit and requirements.lock, or choose nodes by cluster.resource"
+            f"the node {ray.get_runtime_context().worker.node_ip_address} of the cluster differs in {told}: results "
+            "would depend on which node computes what. Set it up from the same commit and requirements.lock, or choose "
+            "nodes by cluster.resource"
         )
-    return _opened.of(job, ray.get)(part)
-
-
-def remove_lost_jobs() -> None:
-    """Remove the files of jobs that nothing used for a day. A driver that was killed could not have them removed."""
-    for path in HERE.iterdir():
-        with suppress(FileNotFoundError):  # another process does the same
-            if path.suffix != ".lock" and time.time() - path.stat().st_mtime > SECONDS_UNUSED:
-                forget(path.name)
+    if job.name not in _doing:  # the work is opened for its first part, and closed when other work begins
+        _doing.clear()
+        _stack.close()
+        _lay_out(job, ray.get)
+        if job.work.code:
+            sys.path.insert(0, str(job.folder / "code"))
+        files: dict[str, Any] = {name: job.folder / name / path.name for name, path in file_fields(job.work).items()}
+        _doing[job.name] = _stack.enter_context(replace(job.work, **files).open(threads=job.threads))
+    os.utime(job.folder)
+    return _doing[job.name](part)
 
 
 def forget(name: str) -> None:
@@ -150,7 +119,10 @@ def _lay_out(job: Job, fetch: Callable[[Any], Any]) -> None:
     with FileLock(HERE / f"{job.name}.lock"):
         if job.folder.exists():
             return
-        remove_lost_jobs()
+        for path in HERE.iterdir():  # a driver that was killed could not have its files removed
+            with suppress(FileNotFoundError):  # another process does the same
+                if path.suffix != ".lock" and time.time() - path.stat().st_mtime > SECONDS_UNUSED:
+                    forget(path.name)
         with new_folder(job.folder) as unfinished:
             for place, content in job.files.items():
                 path = unfinished / place

@@ -35,8 +35,7 @@ from enginewright.bundle import sbom as licences
 from enginewright.bundle import write
 from enginewright.bundle.facts import render
 from enginewright.bundle.gate import require_passed
-from enginewright.bundle.triton import configuration, replayed_sizes
-from enginewright.bundle.write import fill, settings_for_bundle, write_bundle
+from enginewright.bundle.write import configuration, fill, replayed_sizes, settings_for_bundle, write_bundle
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.all import Params

@@ -8,8 +8,7 @@ from enginewright.measure.changes import Measurements
 from enginewright.measure.comparison import SpeedChange
 from enginewright.measure.history import History, Setting, read_history
 from enginewright.nightly.judgement import Found, judge
-from enginewright.nightly.night import record
-from enginewright.nightly.summary import write_summary
+from enginewright.nightly.night import record, write_summary
 
 SETTING = Setting(
     machine={"runtime": "openvino", "device_name": "AMD EPYC", "cores": 2},

@@ -12,7 +12,7 @@ from enginewright.core.params.all import Params
 from enginewright.measure.changes import Outcome
 from enginewright.measure.history import Setting, read_history
 from enginewright.nightly.judgement import Status
-from enginewright.nightly.summary import sentence
+from enginewright.nightly.night import sentence
 
 SLOW = 7.4  # the machine pace of a slow night; it is 5 in the others
 

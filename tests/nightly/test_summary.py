@@ -7,8 +7,8 @@ import pytest
 
 from enginewright.measure.changes import Outcome
 from enginewright.measure.history import last_kept, read_history
-from enginewright.report.page.nights import draw_trends, trend_rows
 from enginewright.report.page.picture import write_figures
+from enginewright.report.page.pictures import draw_trends, trend_rows
 
 
 def test_the_history_has_a_line_for_each_night_and_precision(nights, both):

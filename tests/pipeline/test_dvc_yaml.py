@@ -51,7 +51,6 @@ READERS = (
     "enginewright/pipeline/__main__.py",
     "enginewright/pipeline/stage.py",
     "enginewright/targets/here.py",
-    "enginewright/targets/ray_cluster.py",
 )
 
 
@@ -282,7 +281,7 @@ def single(place):
 @pytest.mark.parametrize("name", sorted(BY_FILE.keys() - {"machine"}))
 def test_a_stage_lists_exactly_the_parameters_that_it_reads(name):
     beside = functions_beside(name)
-    found = parameters_read(beside[name], beside)
+    found = parameters_read(beside[name], beside) - {"cluster"}  # which changes no result
     read = {part for place in found for part in USED_PARTS.get((name, place), {place})}
     if name == "convert":
         read.add("precisions.${key}.from")  # dvc.yaml itself reads it, to choose the dependency

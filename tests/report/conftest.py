@@ -27,7 +27,7 @@ from enginewright.measure.records import (
 )
 from enginewright.precision.floats import Conversion
 from enginewright.precision.records import MIX
-from enginewright.report.evidence import Evidence, Findings, gather_findings
+from enginewright.report.evidence import Evidence, Findings, Places, gather_findings
 from enginewright.tasks.classification import Classification
 
 BATCHES = (1, 8)
@@ -200,8 +200,8 @@ def written(tmp_path, machine):
             if entry.mix:
                 entry.mix.write(tmp_path / "converted" / entry.precision / MIX)
         race_of(*entries).write(tmp_path / "race.json")
-        names = "engines", "validation", "benchmark", "trace", "race.json", "machine.json", "converted"
-        folders = [tmp_path / name for name in names]
-        return lambda *precisions: gather_findings(precisions, *folders)
+        names = "engines", "converted", "validation", "benchmark", "trace", "race.json", "machine.json"
+        places = Places(*(tmp_path / name for name in names))
+        return lambda *precisions: gather_findings(precisions, places)
 
     return write

@@ -1,14 +1,14 @@
 """The pictures as files, which Markdown shows."""
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from support.findings import raced_twice
 from support.pages import HOSTILE, nights_of, page_of
 
-from enginewright.report.page.nights import trend_rows
-from enginewright.report.page.pictures import write_pictures
+from enginewright.report.page.pictures import trend_rows, write_pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -18,7 +18,8 @@ def drawn(tmp_path):
     """Write the pictures, and return each as a tree by its name."""
 
     def drawn(found, failures=None, nights=None):
-        write_pictures(found, failures or {}, trend_rows([]) if nights is None else nights, tmp_path)
+        judged = replace(found, failures=failures or {})
+        write_pictures(judged, trend_rows([]) if nights is None else nights, tmp_path)
         return {file.name: ElementTree.fromstring(file.read_text()) for file in tmp_path.iterdir()}
 
     return drawn

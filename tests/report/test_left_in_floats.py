@@ -27,7 +27,7 @@ def test_weights_operations_and_time_are_told_by_kind(with_gru):
 
 
 def test_the_report_says_what_was_not_touched(with_gru, findings):
-    (note,) = [each for each in notes_on(findings(with_gru), {}) if each.title == "What int8 leaves in floats"]
+    (note,) = [each for each in notes_on(findings(with_gru)) if each.title == "What int8 leaves in floats"]
     assert note.text.startswith("91% of the weights and 80% of the operations stay in floats: 1 GRU (90%, 80%)")
     assert note.text.endswith("75% of the time of all layers.")
 

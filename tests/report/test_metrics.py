@@ -1,9 +1,13 @@
 """metrics.json: the figures that `dvc metrics diff` compares."""
 
+import re
+
+import pytest
 from dvc.commands.metrics import DEFAULT_PRECISION
 from dvc.compare import show_diff
 from dvc.utils.diff import diff
 
+from enginewright.report import tables
 from enginewright.report.metrics import metrics
 
 
@@ -41,3 +45,22 @@ def test_batch_sizes_sort_the_same_as_text_and_as_numbers(findings, evidence):
     batches = (1, 4, 16, 128)
     names = [name for name in metrics(findings(evidence("int8", batches=batches)))["int8"] if name.startswith("batch")]
     assert sorted(names) == names == ["batch_001", "batch_004", "batch_016", "batch_128"]
+
+
+def test_the_first_table_has_the_figures_of_the_metrics(findings, evidence):
+    found = findings(evidence("fp32", (1.0, 0.9, 1.1), relative=3e-7), evidence("int8", (4.0, 3.9, 4.2)))
+    for name, row in tables.overview(found).iterrows():
+        known = metrics(found)[name]
+        figures = [float(re.match(r"[\d.]+(e[-+]\d+)?", text)[0]) for text in row[1:]]
+        assert figures == pytest.approx(
+            [
+                known["batch_08"]["speedup"],
+                known["batch_08"]["p50_ms"],
+                known["accuracy_%"],
+                known["same_answer_%"],
+                known["relative_error_ppm"] / 1e6,
+                known["engine_MB"],
+                known["peak_MB"],
+            ],
+            rel=0.006,
+        )

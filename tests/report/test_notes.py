@@ -4,17 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from support.findings import (
-    GPU,
-    by_itself,
-    noisy,
-    on_gpu,
-    paced,
-    raced_twice,
-    spread_over,
-    steady,
-    summary_of,
-)
+from support.findings import GPU, by_itself, noisy, on_gpu, paced, raced_twice, spread_over, steady, summary_of
 
 from enginewright.core.params.model import BoxesParams
 from enginewright.measure.records import MachinePace
@@ -91,7 +81,7 @@ def test_the_note_on_a_faster_pytorch_in_half_precision_warns_of_its_accuracy(fi
 
 def ratios(found):
     """Return the speed beside the first baseline by contender and batch size."""
-    return {(row[0].text, row[1].text): row[6].text for row in tables.latencies(found).rows}
+    return {row[:2]: row[6] for row in tables.latencies(found).itertuples(name=None)}
 
 
 @pytest.mark.parametrize(

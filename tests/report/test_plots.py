@@ -3,17 +3,18 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from dvc_render.vega import VegaRenderer
 from ruamel.yaml import YAML
 from support.paths import ROOT
 
-from enginewright.report.tables import latency_rows, tradeoff_rows
+from enginewright.report.metrics import latency_rows, tradeoff_rows
 
 WRITTEN = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["plots"]
 PLOTS = {name: plot for entry in WRITTEN for name, plot in entry.items()}
-ROWS = {"latency": latency_rows, "tradeoff": lambda found: tradeoff_rows(found, {})}
+ROWS = {"latency": latency_rows, "tradeoff": tradeoff_rows}
 
 
 def values_of(node, name):
@@ -66,7 +67,7 @@ def test_precisions_that_cannot_be_shipped_are_hollow_and_say_why(findings, evid
     """Data of an old revision, without a verdict, is drawn without hollow points."""
     vega = pytest.importorskip("vl_convert", reason="`make test` installs what draws DVC's plots")
     found = findings(evidence("fp32"), evidence("fp16", executed="fp32"), evidence("int8", broken=("a",)))
-    rows = tradeoff_rows(found, {"int8": ("a",)}).astype(str).to_dict("records")
+    rows = tradeoff_rows(replace(found, failures={"int8": ("a",)})).astype(str).to_dict("records")
     untold = [{name: value for name, value in row.items() if name != "verdict"} for row in rows]
     drawn, before = (vega.vegalite_to_svg(filled("tradeoff", each), vl_version="5.8") for each in (rows, untold))
     for told in ("fp32", "fp16, ran as fp32", "int8, failed"):

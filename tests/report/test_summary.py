@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 from support.findings import of_regression, on_gpu, paced, summary_of, unlabelled
-from support.pages import Reader, page_of, require_same_figures
+from support.pages import Reader, page_of
 
 from enginewright.engine.record import Layer
 from enginewright.report import tables
 from enginewright.report.metrics import metrics
-from enginewright.report.page.nights import trend_rows
-from enginewright.report.page.pictures import write_pictures
+from enginewright.report.page.pictures import trend_rows, write_pictures
 from enginewright.report.verdict import recommend, sentence
 
 
@@ -26,7 +25,7 @@ def test_without_labels_accuracy_is_left_out_and_not_zero(findings, evidence, tm
     assert tables.accuracy_table(found).loc["int8", ["accuracy", "drop"]].tolist() == ["-", "-"]
     assert tables.spot_table(found).loc["int8"].tolist() == ["-, 1.5e-07"]
     assert "0.00%" not in summary_of(found)
-    write_pictures(found, {}, trend_rows([]), tmp_path)
+    write_pictures(found, trend_rows([]), tmp_path)
     assert "same answer as PyTorch, % of images" in (tmp_path / "tradeoff.svg").read_text()
 
 
@@ -42,7 +41,6 @@ def test_a_metric_that_is_a_plain_number_is_shown_as_one_with_the_interval_of_it
     assert {"R²": 0.9, "R²_drop": 0.01, "RMSE": 13.0, "RMSE_drop": 0.5}.items() <= got["int8"].items()
     assert "same_answer_%" not in got["int8"]
     page = Reader(page_of(found))
-    require_same_figures(page.figures, found)
     assert "its R² is 0.9000 where PyTorch has 0.9100" in page.text
     assert "Higher is better: R²" in page.text
 

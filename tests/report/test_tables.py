@@ -7,7 +7,7 @@ from support.findings import on_gpu, summary_of, taking
 
 from enginewright.report import tables
 from enginewright.report.evidence import known_p99
-from enginewright.report.metrics import metrics
+from enginewright.report.metrics import latency_rows, metrics, tradeoff_rows
 from enginewright.report.verdict import failures_of, sentence
 
 
@@ -44,8 +44,7 @@ def test_p99_of_few_calls_is_not_shown(findings, evidence):
 
 def texts(table, keys=2):
     """Return the texts of each row by the first cells."""
-    rows = [[cell.text for cell in row] for row in table.rows]
-    return {tuple(row[:keys]): row[keys:] for row in rows}
+    return {row[:keys]: [*row[keys:]] for row in table.itertuples(name=None)}
 
 
 def test_tables_have_a_row_per_precision_and_batch(findings, evidence):
@@ -97,21 +96,21 @@ def test_two_batch_sizes_are_too_few_for_a_line(findings, evidence):
 
 def test_plots_get_a_row_per_point(findings, evidence):
     both = findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2)))
-    latency = tables.latency_rows(both)
+    latency = latency_rows(both)
     assert latency[["precision", "batch", "p50"]].values.tolist() == [
         ["fp32", 1, 8.0],
         ["fp32", 8, 64.0],
         ["int8", 1, 2.0],
         ["int8", 8, 16.0],
     ]
-    tradeoff = tables.tradeoff_rows(both, {}).set_index("precision").loc["int8"]
+    tradeoff = tradeoff_rows(both).set_index("precision").loc["int8"]
     assert (tradeoff.speedup, tradeoff.speedup_low, tradeoff.speedup_high) == (4.0, 3.8, 4.2)
     assert (tradeoff.metric, tradeoff.relative_error) == ("97.53%", 0.01)
 
 
 def test_the_plot_of_errors_gets_the_verdict_too(findings, evidence):
     found = findings(evidence("fp32"), evidence("fp16", executed="fp32"), evidence("int8", broken=("a",)))
-    rows = tables.tradeoff_rows(found, failures_of(found, {}))
+    rows = tradeoff_rows(replace(found, failures=failures_of(found, {})))
     assert rows["verdict"].tolist() == ["passed", "ran as fp32", "failed"]
 
 
@@ -120,7 +119,7 @@ def test_compute_alone_has_a_row_per_contender(findings, evidence):
     assert table.loc["int8"].tolist() == ["1.000", "8.000"]
     assert table.loc["int8, launched one by one"].tolist() == ["3.000", "24.000"]
     assert table.loc["PyTorch eager, beside int8"].tolist() == ["4.000", "32.000"]
-    assert tables.compute_table(findings(evidence("int8"))).loc["int8"].tolist() == ["-", "-"]
+    assert tables.compute_table(findings(evidence("int8"))).empty
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_compute_alone_has_a_row_per_contender(findings, evidence):
 )
 def test_the_state_of_the_gpu_has_a_row_per_engine(findings, evidence, throttled, said):
     table = tables.gpu_table(findings(on_gpu(evidence("int8"), throttled=throttled)))
-    assert table.loc["int8"].tolist() == ["1200 / 1755 / 1980", 2619, "412 / 689", 61, said]
+    assert table.loc["int8"].tolist() == ["1200 / 1755 / 1980", "2619", "412 / 689", "61", said]
 
 
 def test_memory_on_the_gpu_is_separate_and_left_out_where_it_is_hidden(findings, evidence):

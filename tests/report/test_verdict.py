@@ -143,4 +143,4 @@ def test_onnx_runtime_is_not_called_pytorch(findings, evidence):
     benchmark = entry.benchmark.model_copy(update={"latencies": latencies, "ratios": ratios})
     found = findings(replace(entry, benchmark=benchmark))
     assert "2.00 times as fast as ONNX Runtime at batch 8" in sentence(found)
-    assert "ONNX Runtime, beside int8" in {row[0].text for row in tables.latencies(found).rows}
+    assert "ONNX Runtime, beside int8" in tables.latencies(found).index

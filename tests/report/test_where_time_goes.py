@@ -3,9 +3,7 @@
 import re
 from dataclasses import replace
 
-from support.findings import (
-    summary_of,
-)
+from support.findings import summary_of
 
 from enginewright.engine.record import LayerTime
 from enginewright.report.where_time_goes import OVERSTATED

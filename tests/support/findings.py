@@ -150,4 +150,4 @@ def taking(entry, contender, milliseconds):
 
 
 def summary_of(found, **must_pay):
-    return write_summary(found, failures_of(found, must_pay))
+    return write_summary(replace(found, failures=failures_of(found, must_pay)))

@@ -1,12 +1,12 @@
 """Make report pages from made-up findings, and read their HTML."""
 
-import re
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
 import pandas as pd
-import pytest
+from onnx import helper
 
 from enginewright.core.params.all import Params
 from enginewright.engine.tools import Tools
@@ -14,9 +14,8 @@ from enginewright.graph.onnx_file import GraphCheck
 from enginewright.graph.simplify import Simplification
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms, Sketch
-from enginewright.report.evidence import Background, Maker
-from enginewright.report.metrics import metrics
-from enginewright.report.page.nights import trend_rows
+from enginewright.report.evidence import Background
+from enginewright.report.page.pictures import trend_rows
 from enginewright.report.page.render import render_page
 from enginewright.report.verdict import failures_of
 from support.paths import ROOT
@@ -30,26 +29,23 @@ class Reader(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.open, self.tags, self.figures, self.words = [], Counter(), [], []
+        self.open, self.tags, self.words = [], Counter(), []
         self.feed(page.replace("<wbr>", ""))
         assert self.open == []
 
     def handle_starttag(self, tag, attributes):
         self.tags[tag] += 1
-        found = dict(attributes)
         if tag not in VOID:
-            self.open.append((tag, found.get("data-metric")))
+            self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):
         self.tags[tag] += 1
 
     def handle_endtag(self, tag):
-        assert self.open.pop()[0] == tag
+        assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1][1]:
-            self.figures.append((self.open[-1][1], data))
-        if not any(tag in ("script", "style") for tag, _ in self.open):
+        if not {"script", "style"} & {*self.open}:
             self.words.append(data)
 
     @property
@@ -94,36 +90,15 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
             "tools": Tools(versions={"numpy": "1.9.10", "onnx": "1.23.2", "torch": "1.9.2"}),
             "rescues": {},
             "searches": {},
-            "makers": {name: Maker("Conv", f"node of {name}", None) for name in names},
+            "makers": {name: helper.make_node("Conv", [], [name], f"node of {name}") for name in names},
         }
         | changes
     )
 
 
 def page_of(found, background=None, **must_pay):
-    return render_page(found, background or background_of(), failures_of(found, must_pay), trend_rows([]))
-
-
-def flat(figures, place=""):
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{place}{name}.")
-        else:
-            yield f"{place}{name}", value
-
-
-def require_same_figures(shown, found):
-    """Require that every figure that names its metric equals it, to the digits shown."""
-    known, seen = dict(flat(metrics(found))), set()
-    for metric, text in shown:
-        digits = re.match(r"-?[\d.,]+(e[-+]\d+)?", text)[0].replace(",", "")
-        mantissa, _, power = digits.partition("e")
-        unit = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
-        wanted = known[metric] / (1e6 if metric.endswith("_ppm") else 1)
-        # metrics.json is rounded as well, to three digits or two decimals
-        assert float(digits) == pytest.approx(wanted, abs=0.51 * unit, rel=0.006), metric
-        seen.add(metric)
-    return seen
+    judged = replace(found, failures=failures_of(found, must_pay))
+    return render_page(judged, background or background_of(), trend_rows([]))
 
 
 def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdicts=None, error=0.01):
@@ -132,13 +107,12 @@ def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdict
     return pd.DataFrame(
         {
             "setting": setting, "date": [first + timedelta(days=day) for day in range(len(speeds))],
-            "precision": precision, "speedup": speeds, "metric": "accuracy", "accuracy": None,
-            "relative_error": error,
+            "precision": precision, "speedup": speeds, "relative_error": error,
             "verdict": verdicts or ["no change"] * len(speeds),
-            "revision": [f"{day:012x}" for day in range(len(speeds))],
         }
     )  # fmt: skip
 
 
 def page_of_nights(found, *nights):
-    return render_page(found, background_of(), failures_of(found, {}), pd.concat(nights, ignore_index=True))
+    judged = replace(found, failures=failures_of(found, {}))
+    return render_page(judged, background_of(), pd.concat(nights, ignore_index=True))

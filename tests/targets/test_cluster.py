@@ -40,8 +40,7 @@ from enginewright.precision.checks import Checks
 from enginewright.precision.placement import arithmetic_nodes
 from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
 from enginewright.precision.write_int8 import Bounds, write_int8
-from enginewright.targets import node, ray_cluster
-from enginewright.targets import nodes as nodes_of_fleet
+from enginewright.targets import ask, node, ray_cluster
 from enginewright.targets import ray_task as task
 from enginewright.targets.file import OnNode
 from enginewright.targets.ray_cluster import connected, open_cluster
@@ -342,7 +341,7 @@ def test_a_node_runs_the_commit_keeps_its_cache_and_races_one_target_at_a_time(c
     kinds = {"desk": "desk", "beside": "desk", "broken": "desk", "absent": "h200"}
     targets = [OnNode(name=name, kind="ray", resource=kind) for name, kind in kinds.items()]
     for again in ("False", "True"):
-        found = {target.name: answer for target, answer in nodes_of_fleet._answers(targets, "auto", sent)}
+        found = {target.name: answer for target, answer in ask._answers(targets, "auto", sent)}
         assert (found["desk"].model, found["beside"].model) == (again, again)
         assert str(found["broken"]).startswith("build: no engine of it (on ")
         assert "no node has 1 core and the resource 'h200'" in str(found["absent"])
@@ -439,9 +438,6 @@ def test_ray_that_is_not_installed_is_told(monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("text", ["task: classification\n", "cluster: {address: null}\n"])
-def test_without_an_address_there_is_no_cluster(text, tmp_path, monkeypatch):
-    (tmp_path / "params.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    with open_cluster() as found:
+def test_without_an_address_there_is_no_cluster():
+    with open_cluster(ClusterParams()) as found:
         assert found is None

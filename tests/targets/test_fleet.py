@@ -7,6 +7,7 @@ import shutil
 import tarfile
 from argparse import ArgumentParser
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pynvml
 import pytest
@@ -20,10 +21,8 @@ from enginewright.measure import energy
 from enginewright.measure.energy import Energy, energy_per_image
 from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
-from enginewright.targets import here, node, nodes
-from enginewright.targets import run as run_module
-from enginewright.targets.answer import PASSED, Answer, Answers, Measured, Speed
-from enginewright.targets.choice import choose, described, frontier, offers_of
+from enginewright.targets import ask, here, node
+from enginewright.targets.answer import PASSED, Answer, Answers, Measured, Speed, choose, described, frontier, offers_of
 from enginewright.targets.file import Fleet
 from enginewright.targets.page import all_rows, as_text, render_fleet
 
@@ -50,12 +49,11 @@ def listing(*targets, head="cluster: a:1\n"):
     [
         (
             listing("{name: a, kind: slurm}"),
-            r"targets.0.kind: a target is reached by no 'slurm'; known here: here, ray, runner$",
+            r"targets.0: input tag 'slurm' found using 'kind' does not match .*: 'here', 'ray', 'runner'",
         ),
-        (listing("{name: a, kind: runer, label: b}"), "reached by no 'runer'; did you mean 'runner'"),
-        (listing("{name: a}"), "targets.0.kind is missing"),
+        (listing("{name: a}"), "targets.0: unable to extract tag using discriminator 'kind'"),
         (listing("{name: a, kind: ray}"), "targets.0.resource is missing"),
-        (listing("{name: a, kind: here, label: b}"), "targets.0.label is nothing that can be said of it"),
+        (listing("{name: a, kind: here, label: b}"), "targets.0.label: extra inputs are not permitted"),
         (listing("{name: a, kind: here}", "{name: a, kind: runner, label: b}"), "two targets are named a"),
         (listing("{name: a, kind: runner, label: c}", "{name: b, kind: runner, label: c}"), "on the runner c"),
         (listing(H200, head=""), "cluster is missing, HOST:PORT of the Ray cluster that h200 belongs to"),
@@ -160,7 +158,7 @@ def test_few_calls_are_compared_by_the_slowest_and_never_by_their_median(fleet):
 
 def test_limits_are_judged_for_each_model_and_json_stays_json(tmp_path, monkeypatch, capsys):
     models = {"slow": [answer("desk", (1, 8.0, 9.0))], "fast": [answer("desk", (1, 0.5, 0.6))]}
-    monkeypatch.setattr(run_module, "known_answers", lambda _: models)
+    monkeypatch.setattr(ask, "known_answers", lambda _: models)
     fleet_of(tmp_path, TWO)
     given = ["--file", str(tmp_path / "fleet.yaml"), "--page", str(tmp_path / "page.html"), "--known", "--json"]
     parser = ArgumentParser()
@@ -175,13 +173,13 @@ def test_limits_are_judged_for_each_model_and_json_stays_json(tmp_path, monkeypa
 def test_only_targets_that_were_asked_fail_the_command(tmp_path, monkeypatch):
     fleet_of(tmp_path, TWO)
     lost = Answer(target="h200", model="net", failed="it is lost")
-    monkeypatch.setattr(run_module, "known_answers", lambda _: {"net": [lost]})
+    monkeypatch.setattr(ask, "known_answers", lambda _: {"net": [lost]})
     given = ["--file", str(tmp_path / "fleet.yaml"), "--page", str(tmp_path / "page.html")]
     parser = ArgumentParser()
     command.add_arguments(parser)
     assert command.run(parser.parse_args([*given, "--known"])) == 0
     for failed, code in ([], 0), (["h200"], command.FAILED):
-        monkeypatch.setattr(run_module, "ask_fleet", lambda *_, failed=failed: failed)
+        monkeypatch.setattr(ask, "ask_fleet", lambda *_, failed=failed: failed)
         assert command.run(parser.parse_args(given)) == code
 
 
@@ -193,11 +191,11 @@ def test_a_failed_target_is_a_row_with_its_reason_and_what_is_not_told_is_never_
     answers = [answer("desk", (1, 8.0, 9.0)), broken]
     refused = Measured(precision="fp8", verdict="not built", why="no GPU of compute capability 8.9")
     answers[0] = answers[0].model_copy(update={"precisions": (*answers[0].precisions, refused)})
-    rows = {row[0].text: [cell.text for cell in row] for row in all_rows(fleet, answers).rows}
-    assert rows["fp8 on desk"][1:3] == ["not built", "-"]
+    rows = all_rows(fleet, answers)
+    assert [*rows.loc["fp8 on desk"][:2]] == ["not built", "-"]
     assert "fp8 on desk, not built: no GPU of compute capability 8.9" in as_text("net", fleet, answers)
-    assert rows["h200"][1:3] == ["failed", "-"]
-    assert rows["int8 on desk"][-2:] == ["0.222", "not told"]
+    assert [*rows.loc["h200"][:2]] == ["failed", "-"]
+    assert [*rows.loc["int8 on desk"][-2:]] == ["0.222", "not told"]
     page = render_fleet(fleet, {"<net>": answers})
     assert "no node has the resource" in page
     assert "&lt;net&gt;" in page
@@ -266,11 +264,11 @@ def asked(fleet, monkeypatch, tmp_path):
 
     def asked(dvc, commit="abc"):
         monkeypatch.chdir(ROOT)
-        for module in (here, nodes):
+        for module in (here, ask):
             monkeypatch.setattr(module, "dvc", dvc)
-        monkeypatch.setattr(run_module, "revision", lambda: commit)
-        monkeypatch.setattr(run_module.Answers, "about", lambda *_: Answers(tmp_path / "history"))
-        run_module.ask_fleet(fleet, Params.read(), {})
+        monkeypatch.setattr(ask, "revision", lambda: commit)
+        monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path / "history"))
+        ask.ask_fleet(fleet, Params.read(), {})
         return {name: Answers(tmp_path / "history").of(name) for name in ("desk", "h200")}
 
     return asked
@@ -295,9 +293,9 @@ def refusing(step, sentence):
 )
 def test_a_target_that_cannot_be_asked_fails_and_the_others_are_asked(asked, dvc, commit, reasons, monkeypatch):
     if reasons[1] in ("build: no", "no remote"):  # the cluster is there
-        monkeypatch.setattr(nodes, "refused", lambda *_: {})
+        monkeypatch.setattr(ask, "refused", lambda *_: {})
     monkeypatch.setattr(here, "Verdict", None) if reasons[0] else monkeypatch.setattr(
-        run_module, "answer_here", lambda name, *_: answer(name, (1, 8.0, 9.0))
+        ask, "answer_here", lambda name, *_: answer(name, (1, 8.0, 9.0))
     )
     for found, reason in zip(asked(dvc, commit).values(), reasons, strict=True):
         assert found.failed.startswith(reason or "") if reason else not found.failed
@@ -306,10 +304,10 @@ def test_a_target_that_cannot_be_asked_fails_and_the_others_are_asked(asked, dvc
 def test_a_target_that_fails_before_the_samples_are_made_stands_beside_those_that_answer(fleet, monkeypatch, tmp_path):
     made = []
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(run_module, "revision", lambda: "abc")
-    monkeypatch.setattr(run_module.Answers, "about", lambda *_: Answers(tmp_path / ("made" if made else "before")))
-    monkeypatch.setattr(run_module, "answer_here", lambda name, *_: made.append(name) or answer(name, (1, 8.0, 9.0)))
-    assert run_module.ask_fleet(fleet, Params.read(), {}) == ["h200"]
+    monkeypatch.setattr(ask, "revision", lambda: "abc")
+    monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path / ("made" if made else "before")))
+    monkeypatch.setattr(ask, "answer_here", lambda name, *_: made.append(name) or answer(name, (1, 8.0, 9.0)))
+    assert ask.ask_fleet(fleet, Params.read(), {}) == ["h200"]
     assert sorted(file.name for file in (tmp_path / "made").iterdir()) == ["desk.json", "h200.json"]
     assert not (tmp_path / "before").exists()
 
@@ -319,11 +317,11 @@ def test_what_is_known_is_written_when_the_command_is_killed(fleet, monkeypatch,
         raise KeyboardInterrupt
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(run_module, "revision", lambda: "abc")
-    monkeypatch.setattr(run_module.Answers, "about", lambda *_: Answers(tmp_path))
-    monkeypatch.setattr(run_module, "answer_here", killed)
+    monkeypatch.setattr(ask, "revision", lambda: "abc")
+    monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path))
+    monkeypatch.setattr(ask, "answer_here", killed)
     with pytest.raises(KeyboardInterrupt):
-        run_module.ask_fleet(fleet, Params.read(), {})
+        ask.ask_fleet(fleet, Params.read(), {})
     assert "nobody answers at 127.0.0.1:1" in Answers(tmp_path).of("h200").failed
 
 
@@ -332,31 +330,31 @@ def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fa
     why = "compute capability 7.5 does not have bf16; TensorRT cannot build it"
     found = Findings(describe_machine("openvino"), [], None, {"bf16": why})
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(run_module, "revision", lambda: "abc")
-    monkeypatch.setattr(run_module.Answers, "about", lambda *_: Answers(tmp_path))
+    monkeypatch.setattr(ask, "revision", lambda: "abc")
+    monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path))
     for name, value in {"dvc": lambda *_: None, "gather_findings": lambda *_: found}.items():
         monkeypatch.setattr(here, name, value)
-    monkeypatch.setattr(here.Verdict, "read", lambda _: None)
-    assert run_module.ask_fleet(fleet.only(("desk",)), Params.read(), {}) == []
+    monkeypatch.setattr(here.Verdict, "read", lambda _: SimpleNamespace(failures={}))
+    assert ask.ask_fleet(fleet.only(("desk",)), Params.read(), {}) == []
     text = as_text("net", fleet, [Answers(tmp_path).of("desk")])
     assert re.search("bf16 on desk +not built", text)
     assert text.endswith(f"bf16 on desk, not built: {why}")
 
 
 def test_a_runner_is_not_asked_and_that_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run_module, "revision", lambda: "abc")
+    monkeypatch.setattr(ask, "revision", lambda: "abc")
     monkeypatch.chdir(ROOT)
     fleet = fleet_of(tmp_path, listing("{name: l4, kind: runner, label: gpu-l4}", head=""))
-    assert run_module.ask_fleet(fleet, Params.read(), {}) == []
+    assert ask.ask_fleet(fleet, Params.read(), {}) == []
     assert capsys.readouterr().err.startswith(
         "l4 is not asked from here: the nightly job on the runner gpu-l4 commits its answer"
     )
 
 
 def test_files_that_no_commit_has_are_not_left_behind(monkeypatch):
-    monkeypatch.setattr(nodes, "_git", lambda *_: b"data/images/cat.jpg\n")
+    monkeypatch.setattr(ask, "_git", lambda *_: b"data/images/cat.jpg\n")
     with pytest.raises(EnginewrightError, match=r"data/images/cat\.jpg is not in it: `git add` or `dvc add` it"):
-        nodes._packed("abc")
+        ask._packed("abc")
 
 
 @pytest.mark.parametrize("dvc_is_in", ["", "models/net"])

@@ -10,7 +10,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import REPORTS, new_file
 from enginewright.core.params.all import Params
 from enginewright.model.user_code import users_code
-from enginewright.targets.answer import Answer
+from enginewright.targets.answer import Answer, choose, described, offers_of
 from enginewright.targets.file import Fleet
 
 FAILED = 5
@@ -51,8 +51,8 @@ def milliseconds(given: str) -> float:
 def run(chosen: Namespace) -> int:
     fleet = Fleet.read(chosen.file)
     asked = fleet.only(tuple(chosen.target))
+    from enginewright.targets.ask import answer_as, ask_fleet, known_answers
     from enginewright.targets.page import as_text, render_fleet  # these take a second, and a mistake is told at once
-    from enginewright.targets.run import answer_as, ask_fleet, known_answers
 
     if chosen.label:
         target = fleet.on_runner(chosen.label)
@@ -85,8 +85,6 @@ def run(chosen: Namespace) -> int:
 
 def say_what_to_take(fleet: Fleet, models: dict[str, list[Answer]], chosen: Namespace) -> bool:
     """Name the choice for each model. Return False if there is one that nothing keeps the limits for."""
-    from enginewright.targets.choice import choose, described, offers_of
-
     chose = True
     for title, answers in models.items():
         try:

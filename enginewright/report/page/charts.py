@@ -6,21 +6,10 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from enginewright.precision.calibration.histogram import Sketch
-from enginewright.report.page.picture import (
-    LETTER,
-    NARROW,
-    TEXT_HEIGHT,
-    WIDE,
-    Picture,
-    Scale,
-    from_zero,
-    short,
-    wrapped,
-)
+from enginewright.report.page.picture import LETTER, TEXT_HEIGHT, WIDE, Picture, Scale, from_zero, short, wrapped
 
 HEIGHT, BELOW = 260, 40  # pixels of the inner area, and of the ticks and the title below it
 RIGHT = 24  # pixels to the right of points
-NEAR = 0.3  # labels this share of the width apart can overlap
 HISTOGRAM_HEIGHT = 110
 
 # The names of dots stand beside their own dot, over no other dot or name, however wide the picture is.
@@ -34,8 +23,6 @@ ROW, THICK, BETWEEN = 30, 11, 2
 LEAST_LEFT, LEAST_RIGHT = 106, 84  # pixels: pictures beside each other begin and end alike
 BELOW_ROWS = 34
 FEW_TICKS = 3  # have room on a phone; if there are more, every other one is hidden there
-
-Span = tuple[float, float]
 
 
 class Mark(NamedTuple):
@@ -51,7 +38,6 @@ class Row(NamedTuple):
     marks: tuple[Mark, ...]
     value: str
     look: str = "plain"  # strong for what to look at, faint for what to compare it with
-    most: str = ""  # the largest of several figures, because a phone has room for one
 
 
 def bar(value: float, look: str = "", tooltip: str = "") -> Mark:
@@ -63,61 +49,39 @@ def dot(value: float, look: str = "", tooltip: str = "") -> Mark:
 
 
 def draw_rows(
-    key: str,
-    title: str,
-    rows: Sequence[Row],
-    unit: str,
-    about: str = "",
-    scale: Scale | None = None,
-    beside: float | None = None,
+    key: str, title: str, rows: Sequence[Row], unit: str, scale: Scale | None = None, beside: float | None = None
 ) -> Picture:
-    """Draw the rows on a scale, or else from zero to the longest. `about` says what their figures are; `beside` is a
-    place on the scale to compare them with."""
+    """Draw the rows on a scale, or else from zero to the longest. `beside` is a place to compare them with."""
     scale = scale or from_zero(mark.end for row in rows for mark in row.marks)
-    description = about + "; ".join(f"{row.label} {row.value}" for row in rows) + "."
     heights = [
         max(ROW, TEXT_HEIGHT * len(wrapped(row.label)) + 8, (THICK + BETWEEN) * _lanes(row) + 10) for row in rows
     ]
     left = max(LEAST_LEFT, LETTER * max((len(line) for row in rows for line in wrapped(row.label)), default=0) + 12)
-    right = max(LEAST_RIGHT, _width([row.value for row in rows]))
-    shortened = any(row.most for row in rows)
-    narrow = _width([row.most or row.value for row in rows]) if shortened else None
-    picture = Picture(key, title, description, sum(heights), (6, right, BELOW_ROWS, left), narrow)
+    right = max(LEAST_RIGHT, LETTER * max((len(row.value) for row in rows), default=0) + 14)
+    description = "; ".join(f"{row.label} {row.value}" for row in rows) + "."
+    picture = Picture(key, title, description, sum(heights), (6, right, BELOW_ROWS, left))
     ticks = scale.ticks
     origin = ticks.index(0) if 0 in ticks else 0  # never hidden
     for number, tick in enumerate(ticks):
         place, hidden = scale.place(tick), f" {WIDE}" if len(ticks) > FEW_TICKS and (number - origin) % 2 else ""
         picture.line(place, 0, place, picture.height, f"grid{hidden}")
         picture.text(place, picture.height + 14, scale.tick_label(tick), f"tick middle{hidden}")
-    _text(picture, 0, picture.height + 30, unit, f"{unit}, at most" if shortened else "", "tick")
+    picture.text(0, picture.height + 30, unit, "tick")
     if beside is not None:
         picture.line(scale.place(beside), 0, scale.place(beside), picture.height, "beside")
     top = 0.0
     for row, height in zip(rows, heights, strict=True):
-        _row(picture, row, scale, top, height)
+        _row(picture, row, scale, top + height / 2)
         top += height
     return picture
 
 
 def _lanes(row: Row) -> int:
-    """Count the lanes of bars: a bar from zero has its own, any other bar continues the one before it."""
-    return sum(mark.kind == "bar" and mark.start == 0 for mark in row.marks)
+    return sum(mark.kind == "bar" for mark in row.marks)  # each has a lane
 
 
-def _width(figures: Sequence[str]) -> float:
-    """Return the pixels that the figures take at the right."""
-    return max(map(len, figures), default=0) * LETTER + 14
-
-
-def _text(picture: Picture, x: float, y: float, words: str, instead: str, look: str, shift: float = 0) -> None:
-    """Write words, and others `instead` for a narrow picture if they are given."""
-    picture.text(x, y, words, f"{look} {WIDE}" if instead else look, shift)
-    if instead:
-        picture.text(x, y, instead, f"{look} {NARROW}", shift)
-
-
-def _row(picture: Picture, row: Row, scale: Scale, top: float, height: float) -> None:
-    middle, lines = top + height / 2, wrapped(row.label)
+def _row(picture: Picture, row: Row, scale: Scale, middle: float) -> None:
+    lines = wrapped(row.label)
     for number, line in enumerate(lines):
         offset = (number - (len(lines) - 1) / 2) * TEXT_HEIGHT
         picture.text(0, middle + offset + 4, line, f"label end {row.look}", shift=-10)
@@ -125,7 +89,7 @@ def _row(picture: Picture, row: Row, scale: Scale, top: float, height: float) ->
     for mark in row.marks:
         start, end, look = scale.place(mark.start), scale.place(mark.end), f"{mark.kind} {mark.look or row.look}"
         if mark.kind == "bar":
-            lane += THICK + BETWEEN if mark.start == 0 else 0
+            lane += THICK + BETWEEN
             picture.bar(start, end, lane, THICK, look, mark.tooltip)
         elif mark.kind == "range":
             picture.line(start, middle, end, middle, look)
@@ -133,75 +97,46 @@ def _row(picture: Picture, row: Row, scale: Scale, top: float, height: float) ->
             picture.line(start, middle - 6, start, middle + 6, look)
         else:
             picture.dot(start, middle, look, mark.tooltip)
-    _text(picture, 1, middle + 4, row.value, row.most, f"figure {row.look}", shift=10)
+    picture.text(1, middle + 4, row.value, f"figure {row.look}", shift=10)
 
 
-class Named(NamedTuple):
-    """A dot with a name: its place across as a share of the width, its height in pixels."""
+class Box(NamedTuple):
+    """What is drawn at a place, or beside it: from so many pixels across to so many, half its height up and down."""
 
-    x: float
-    y: float
-    name: str
+    x: float  # as a share of the width
+    y: float  # in pixels
+    start: float
+    end: float
+    half: float
 
-
-class Label(NamedTuple):
-    of: Named
-    at_left: bool
-    moved: float  # pixels down from the height of its dot
-
-    @property
-    def y(self) -> float:
-        return self.of.y + self.moved
-
-    @property
-    def span(self) -> Span:
-        """The pixels that the label covers across, from the middle of its dot."""
-        ends = GAP + LETTER * len(self.of.name)
-        return (-ends, -GAP) if self.at_left else (GAP, ends)
+    def meets(self, other: "Box") -> bool:
+        """Tell whether two boxes overlap at any width: places are shares of the width, boxes keep their pixels."""
+        between = sorted(((other.x - self.x) * NARROWEST, (other.x - self.x) * WIDEST))
+        across = between[0] < self.end - other.start and between[1] > self.start - other.end
+        return across and abs(self.y - other.y) < self.half + other.half
 
 
-def place_labels(dots: Sequence[Named], bottom: float, right: float) -> list[Label]:
-    """Return a place for each name, in an area of this height with this many free pixels to its right: at either side
-    of its dot, or else a row further down or up, and so on."""
-    placed: list[Label] = []
-    for dot in dots:
-        left_first = dot.x > NEAR_THE_EDGE
+def box_of_dot(x: float, y: float) -> Box:
+    return Box(x, y, -RADIUS - RIM, RADIUS + RIM, RADIUS + RIM)
+
+
+def place_labels(dots: Sequence[tuple[float, float, str]], bottom: float, right: float) -> list[Box]:
+    """Return a place for the name of each dot, in an area of this height with this many free pixels to its right: at
+    either side of its dot, or else a row further down or up, and so on."""
+    placed: list[Box] = []
+    for x, y, name in dots:
+        length = GAP + LETTER * len(name)
+        at_right, at_left = (GAP, length), (-length, -GAP)
         fitting = [
-            label
-            for rows in (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)
-            for at_left in (left_first, not left_first)
-            if _fits(label := Label(dot, at_left, rows * TEXT_HEIGHT), bottom, right)
+            Box(x, y + down, start, end, TEXT_HEIGHT / 2)
+            for down in (TEXT_HEIGHT * rows for rows in (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6))
+            for start, end in ((at_left, at_right) if x > NEAR_THE_EDGE else (at_right, at_left))
+            if x * NARROWEST + start >= 0 and (x - 1) * NARROWEST + end <= right
+            if down == 0 or 0 <= y + down <= bottom
         ]
-        others = [other for other in dots if other is not dot]
-        free = (
-            label
-            for label in fitting
-            if not any(covers(label, other) for other in others)
-            and not any(
-                abs(label.y - other.y) < TEXT_HEIGHT and _overlap(dot.x, label.span, other.of.x, other.span)
-                for other in placed
-            )
-        )
-        placed.append(next(free, fitting[0]))
+        taken = [*placed, *(box_of_dot(*other[:2]) for other in dots if other != (x, y, name))]
+        placed.append(next((box for box in fitting if not any(map(box.meets, taken))), fitting[0]))
     return placed
-
-
-def _fits(label: Label, bottom: float, right: float) -> bool:
-    start, end = label.span
-    across = label.of.x * NARROWEST + start >= 0 and (label.of.x - 1) * NARROWEST + end <= right
-    return across and (not label.moved or 0 <= label.y <= bottom)
-
-
-def covers(label: Label, dot: Named) -> bool:
-    reach = RADIUS + RIM
-    is_near = abs(label.y - dot.y) < TEXT_HEIGHT / 2 + reach
-    return is_near and _overlap(label.of.x, label.span, dot.x, (-reach, reach))
-
-
-def _overlap(x: float, span: Span, other_x: float, other: Span) -> bool:
-    """Tell whether two spans overlap at any width: places are shares of the width, spans keep their pixels."""
-    between = sorted(((other_x - x) * NARROWEST, (other_x - x) * WIDEST))
-    return between[0] < span[1] - other[0] and between[1] > span[0] - other[1]
 
 
 class Point(NamedTuple):
@@ -247,14 +182,12 @@ def draw_points(
         picture.line(x2, y1, x2, y2, "stair")
     for _, y, point in placed:
         picture.line(axes.x.place(point.low), y, axes.x.place(point.high), y, f"range {point.look}")
-    labels = place_labels([Named(x, y, point.label) for x, y, point in placed], HEIGHT, RIGHT)
-    for label, (_, _, point) in zip(labels, placed, strict=True):
-        x, y, name = label.of
-        side = -1 if label.at_left else 1
-        if label.moved:  # a line ties the label to its dot
-            picture.leader(x, y, side * (GAP - 2), label.moved)
-        look = f"figure {point.look}{' end' if label.at_left else ''}"
-        picture.text(x, y + label.moved + 4, name, look, side * GAP)
+    labels = place_labels([(x, y, point.label) for x, y, point in placed], HEIGHT, RIGHT)
+    for label, (x, y, point) in zip(labels, placed, strict=True):
+        side, end = (-1, " end") if label.start < 0 else (1, "")
+        if label.y != y:  # a line ties the label to its dot
+            picture.leader(x, y, side * (GAP - 2), label.y - y)
+        picture.text(x, label.y + 4, point.label, f"figure {point.look}{end}", side * GAP)
     for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # hollow dots cover others
         picture.dot(x, y, f"dot {point.look}", point.tooltip, RADIUS)
     return picture
@@ -270,7 +203,7 @@ def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> li
 
 
 def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve], axes: Axes) -> Picture:
-    """Draw curves, each with its name where it ends."""
+    """Draw curves, each with its name at the height where it ends, or below the name above it."""
     right = max(len(curve.label) for curve in curves) * LETTER + 16
     picture = _with_axes(key, title, description, axes, right)
     ends = []
@@ -281,9 +214,11 @@ def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve],
         for dot in curve.dots:
             place = axes.x.place(dot.x), HEIGHT * (1 - axes.y.place(dot.y))
             picture.dot(*place, f"dot {dot.look}", dot.tooltip, radius=4)
-        ends.append(places[-1])
-    for curve, height in zip(curves, apart(ends), strict=True):
-        picture.text(1, height + 4, curve.label, f"figure {curve.look}", shift=10)
+        ends.append((places[-1][1], curve))
+    below = -math.inf
+    for height, curve in sorted(ends, key=lambda end: end[0]):
+        below = max(height, below + TEXT_HEIGHT)
+        picture.text(1, below + 4, curve.label, f"figure {curve.look}", shift=10)
     return picture
 
 
@@ -291,16 +226,16 @@ def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Pic
     """Draw counts on a logarithmic scale, because most magnitudes are small. What is clipped stands out."""
     columns, end = len(sketch.counts), len(sketch.counts) * sketch.width
     highest = math.log1p(max(sketch.counts)) or 1
-    heights = [100 * math.log1p(count) / highest for count in sketch.counts]
+    steps = [f"V{100 - 100 * math.log1p(count) / highest:.1f}h1" for count in sketch.counts]
     description = (
         f"Magnitudes from 0 to {short(sketch.largest)}, counted on a logarithmic scale. The threshold is "
         f"{short(threshold)}; {sketch.clipped:.3%} lie beyond it."
     )
     picture = Picture(key, f"Histogram of {name}", description, HISTOGRAM_HEIGHT, (18, 8, 20, 8))
     kept = min(columns, max(1, round(threshold / sketch.width))) if sketch.width and sketch.clipped else columns
-    picture.shape(_outline(heights[:kept], 0), columns, "kept")
+    picture.shape(f"M0 100{''.join(steps[:kept])}V100z", columns, "kept")
     if kept < columns:
-        picture.shape(_outline(heights[kept:], kept), columns, "clipped")
+        picture.shape(f"M{kept} 100{''.join(steps[kept:])}V100z", columns, "clipped")
     place = min(1.0, threshold / end) if end else 1.0
     picture.line(0, HISTOGRAM_HEIGHT, 1, HISTOGRAM_HEIGHT, "base")
     picture.line(place, -4, place, HISTOGRAM_HEIGHT, "threshold")
@@ -309,20 +244,6 @@ def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Pic
     picture.text(0, HISTOGRAM_HEIGHT + 15, "0", "tick")
     picture.text(1, HISTOGRAM_HEIGHT + 15, short(end), "tick end")
     return picture
-
-
-def apart(places: Sequence[tuple[float, float]]) -> list[float]:
-    """Return the heights of labels at these places. A label that would overlap another one moves down."""
-    heights = [0.0] * len(places)
-    done: list[tuple[float, float]] = []
-    for number in sorted(range(len(places)), key=lambda index: places[index][1]):
-        x, height = places[number]
-        for other, taken in sorted(done, key=lambda pair: pair[1]):
-            if abs(x - other) < NEAR and abs(height - taken) < TEXT_HEIGHT:
-                height = taken + TEXT_HEIGHT
-        heights[number] = height
-        done.append((x, height))
-    return heights
 
 
 def _with_axes(key: str, title: str, description: str, axes: Axes, right: float) -> Picture:
@@ -338,8 +259,3 @@ def _with_axes(key: str, title: str, description: str, axes: Axes, right: float)
     picture.text(0, -12, axes.beside, "tick", shift=-40)
     picture.text(0, HEIGHT + 34, axes.below, "tick")
     return picture
-
-
-def _outline(heights: Sequence[float], start: int) -> str:
-    steps = "".join(f"V{100 - height:.1f}h1" for height in heights)
-    return f"M{start} 100{steps}V100z"

@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-WIDE, NARROW = "wide", "narrow"  # classes: page.css says which of them is seen at which width
+WIDE = "wide"  # the class of what a narrow picture has no room for
 TEXT_HEIGHT = 15
 LETTER = 7.4  # pixels that a letter takes, about
 MOST_LINES = 4  # lines of the longest baseline: PyTorch, how it is launched, its layout, its numbers
@@ -28,13 +29,9 @@ class Picture:
     Places across are shares of the width, heights are pixels: it fills any width, and its text keeps its size.
     """
 
-    def __init__(
-        self, key: str, title: str, details: str, height: float, around: Sequence[float], narrow: float | None = None
-    ) -> None:
-        """`around` has the pixels for labels at the top, right, bottom and left; `narrow` those at the right of a
-        narrow picture."""
+    def __init__(self, key: str, title: str, details: str, height: float, around: Sequence[float]) -> None:
+        """`around` has the pixels for labels at the top, right, bottom and left."""
         self.height, self.around = height, around
-        self.narrow = around[1] if narrow is None else narrow
         self.root = Element(
             "svg", {"class": "chart", "role": "img", "aria-labelledby": f"{key}-title {key}-description"}
         )
@@ -73,13 +70,10 @@ class Picture:
         return added
 
     def __html__(self) -> str:
-        """Return the picture as a part of a page, whose style makes room for the labels."""
+        """Return the picture as a part of a page, with room for the labels."""
         top, right, bottom, left = self.around
-        style = (
-            f"--wide:{right:g}px;--narrow:{self.narrow:g}px;"
-            f"height:{self.height + top + bottom:g}px;padding:{top:g}px var(--right) {bottom:g}px {left:g}px"
-        )
-        whole = Element("svg", self.root.attrib | {"style": style})
+        whole_height, padding = self.height + top + bottom, f"{top:g}px {right:g}px {bottom:g}px {left:g}px"
+        whole = Element("svg", self.root.attrib | {"style": f"height:{whole_height:g}px;padding:{padding}"})
         whole.extend(self.root)
         return ElementTree.tostring(whole, encoding="unicode")
 
@@ -128,14 +122,7 @@ def write_figures(path: Path, parts: Mapping[str, Sequence[Figure]]) -> None:
 
 def wrapped(label: str) -> list[str]:
     """Return the lines of a label that fit beside a picture. Far too long ones are cut."""
-    lines = [""]
-    for word in label.replace("+", " +").split():
-        if lines[-1] and len(lines[-1]) + len(word) >= MOST_LETTERS:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip() if not word.startswith("+") else lines[-1] + word
-    if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]}…"]
-    return [line if len(line) <= MOST_LETTERS + 2 else f"{line[:MOST_LETTERS]}…" for line in lines]
+    return textwrap.wrap(label.replace("+", " +"), MOST_LETTERS, max_lines=MOST_LINES, placeholder="…")
 
 
 def _share(value: float) -> str:
@@ -166,11 +153,7 @@ class Scale:
         return [number * self._step for number in range(first, last + 1)]
 
     def tick_label(self, tick: float) -> str:
-        """Write a tick with as many decimals as tell it from the next one."""
-        if self.logarithmic:
-            return f"10{_superscript(round(math.log10(tick)))}"
-        decimals = next((digits for digits in range(9) if abs(math.remainder(self._step * 10**digits, 1)) < 1e-6), 9)
-        return f"{tick:,.{decimals}f}"
+        return f"10{_superscript(round(math.log10(tick)))}" if self.logarithmic else f"{tick:,.9g}"
 
     @property
     def _step(self) -> float:

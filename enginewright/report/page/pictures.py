@@ -1,20 +1,24 @@
-"""Pictures of what was measured, and of what explains it: errors of single samples, calibration, the graph."""
+"""Pictures of what was measured, of what explains it, and of speed and error from night to night."""
 
 import base64
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
 from enginewright.core.facts import QUANTIZED
-from enginewright.core.params.measuring import EAGER
-from enginewright.core.text import KILOBYTE, MEGABYTE, figure, file_size, first_few
+from enginewright.core.text import counted, figure, first_few
+from enginewright.graph.simplify import Simplification
+from enginewright.measure.changes import Outcome
 from enginewright.measure.examples import EXAMPLES, Example, Examples
-from enginewright.measure.records import ENGINE, Latency, baseline_title
-from enginewright.report.evidence import Background, Evidence, Findings, Simplified, known_p99
+from enginewright.measure.history import GATE, History
+from enginewright.measure.records import ENGINE, baseline_title
+from enginewright.precision.records import Search
+from enginewright.report.evidence import Background, Evidence, Findings, known_p99
 from enginewright.report.page.charts import (
     Axes,
     Curve,
@@ -29,40 +33,36 @@ from enginewright.report.page.charts import (
     draw_points,
     draw_rows,
 )
-from enginewright.report.page.nights import draw_trends
 from enginewright.report.page.picture import Figure, Picture, Scale, around, decades, from_zero, short, write_figures
 from enginewright.report.verdict import recommend
-from enginewright.report.wording import noisy_as_quoted
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
 LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
 MOST_HISTOGRAMS = 120  # more would make the page heavy
+MOST_LAYERS = 40  # of a search that are drawn, those that lose most
+MOST_NIGHTS = 60  # that are drawn of a machine and model
+LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed", GATE: "failed"}
 
-Looks = Mapping[str, str]
 
-
-def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Looks:
+def looks_of(findings: Findings) -> dict[str, str]:
     """Return how each precision is drawn: the one to ship stands out, failed and disguised ones are marked."""
     looks = {}
     for entry in findings.precisions:
         usual = "plain" if entry.engine.runs_its_precision else "hollow"
-        looks[entry.precision] = "failed" if failures.get(entry.precision) else usual
+        looks[entry.precision] = "failed" if findings.failures.get(entry.precision) else usual
     if chosen := recommend(findings):
         looks[chosen.precision] = "strong"
     return looks
 
 
-def write_pictures(
-    findings: Findings, failures: Mapping[str, tuple[str, ...]], nights: pd.DataFrame, folder: Path
-) -> None:
+def write_pictures(findings: Findings, nights: pd.DataFrame, folder: Path) -> None:
     """Write the pictures of the summary as files."""
-    looks = looks_of(findings, failures)
     parts = {
-        "tradeoff": {"": tradeoff_pictures(findings, looks)},
-        "latency": {"": latency_pictures(findings, looks)},
-        "throughput": {"": throughput_pictures(findings, looks)},
+        "tradeoff": {"": tradeoff_pictures(findings)},
+        "latency": {"": latency_pictures(findings)},
+        "throughput": {"": throughput_pictures(findings)},
     }
-    if sizes := size_pictures(findings, looks):
+    if sizes := size_pictures(findings):
         parts["sizes"] = {"": sizes}
     if trends := draw_trends(nights):
         parts["trend"] = trends
@@ -70,14 +70,14 @@ def write_pictures(
         write_figures(folder / f"{name}.svg", drawn)
 
 
-def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+def tradeoff_pictures(findings: Findings) -> list[Figure]:
     """Draw error against speed, and the metric against speed; if that is not known, the share of same answers."""
     validations = [entry.validation for entry in findings.precisions]
     errors = [max(one.engine_against_pytorch.relative, LEAST_ERROR) for one in validations]
     speeds = from_zero(1.1 * findings.quoted(entry).high for entry in findings.precisions)
     faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}"
     axes = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the outputs")
-    drawn = _draw_against_speed("error", findings, looks, axes, [(error, short(error)) for error in errors], less=True)
+    drawn = _draw_against_speed("error", findings, axes, [(error, short(error)) for error in errors], less=True)
     pictures = [Figure("Lower is closer to PyTorch", drawn)]
     results = [one.main for one in validations if one.main]
     agreed = [one.agreement for one in validations if one.agreement]
@@ -91,60 +91,54 @@ def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
         return pictures
     values = [(100 * value if unit else value, figure(value, unit)) for value in answers]
     scale = around((height for height, _ in values), most=100 if unit else math.inf)
-    drawn = _draw_against_speed("answers", findings, looks, Axes(speeds, scale, faster, beside), values, less)
+    drawn = _draw_against_speed("answers", findings, Axes(speeds, scale, faster, beside), values, less)
     return [*pictures, Figure(f"{'Lower' if less else 'Higher'} is better: {name}", drawn)]
 
 
 def _draw_against_speed(
-    key: str, findings: Findings, looks: Looks, axes: Axes, values: Sequence[tuple[float, str]], less: bool
+    key: str, findings: Findings, axes: Axes, values: Sequence[tuple[float, str]], less: bool
 ) -> Picture:
-    points = []
+    points, looks = [], looks_of(findings)
     for entry, (value, text) in zip(findings.precisions, values, strict=True):
         ratio = findings.quoted(entry)
         tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
-        name = entry.precision + (" *" if noisy_as_quoted(findings, entry) else "")
+        name = entry.precision + (" *" if findings.is_noisy(entry) else "")
         points.append(Point(name, *ratio, value, looks[entry.precision], tooltip))
     described = f"{'; '.join(point.tooltip for point in points)}."
     return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", described, points, axes, less)
 
 
-def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+def latency_pictures(findings: Findings) -> list[Figure]:
     """Draw the latencies by batch size: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
     pictures = []
     for batch in findings.batches:
         rows = []
-        for label, look, entry, contender in _contenders(findings, looks):
+        for label, look, entry, contender in _contenders(findings):
             latency = entry.latency(batch, contender)
-            rows.append(Row(label, _spread(latency), f"{short(latency.p50)} ms", look))
-        drawn = draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, "ms per batch", "Medians: ")
+            p50, p99 = f"{short(latency.p50)} ms", known_p99(latency)
+            told = f"p50 {p50}, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
+            marks = [Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []
+            marks += [Mark("range", latency.p50, latency.p90), dot(latency.p50, tooltip=told)]
+            rows.append(Row(label, tuple(marks), p50, look))
+        drawn = draw_rows(f"latency-{batch}", f"Median latency at batch {batch}", rows, "ms per batch")
         pictures.append(Figure(f"Batch {batch}", drawn))
     return pictures
 
 
-def _contenders(findings: Findings, looks: Looks) -> list[tuple[str, str, Evidence, str]]:
+def _contenders(findings: Findings) -> list[tuple[str, str, Evidence, str]]:
     """Return the label and the look of each, beside whose figures it was timed, and its name there: the baselines, as
     they ran beside the first precision, and then the engines."""
-    first = findings.precisions[0]
+    first, looks = findings.precisions[0], looks_of(findings)
     baselines = [(baseline_title(name), "faint", first, name) for name in findings.baselines]
     return baselines + [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
 
 
-def _spread(latency: Latency) -> tuple[Mark, ...]:
-    p99 = known_p99(latency)
-    tooltip = f"p50 {short(latency.p50)} ms, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
-    return (
-        *([Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []),
-        Mark("range", latency.p50, latency.p90),
-        dot(latency.p50, tooltip=tooltip),
-    )
-
-
-def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+def size_pictures(findings: Findings) -> list[Figure]:
     """Draw the median latencies over an axis of the user's, such as the length of texts."""
     if not (sizes := findings.precisions[0].benchmark.sizes):
         return []
     curves = []
-    for title, look, entry, contender in _contenders(findings, looks):
+    for title, look, entry, contender in _contenders(findings):
         points = tuple(
             (each.size, one.p50)
             for each in entry.benchmark.sizes
@@ -162,93 +156,39 @@ def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     return [Figure(title, draw_curves("latency-sizes", title, "Medians of each contender at each size.", curves, axes))]
 
 
-def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw the rates by batch size, with a bar for each number of requests in flight."""
-    return [Figure(f"Batch {batch}", _throughput(findings, looks, batch)) for batch in findings.batches]
-
-
-def _throughput(findings: Findings, looks: Looks, batch: int) -> Picture:
-    rows, kind = [], findings.kind
-    for label, look, entry, contender in _contenders(findings, looks):
-        if contender != ENGINE:
-            rate = entry.latency(batch, contender).images_per_second
-            drawn = bar(rate, tooltip=f"{rate:,.0f} {kind}/s, 1 request")
-            rows.append(Row(label, (drawn,), f"{rate:,.0f}", look))
-            continue
-        found = entry.throughputs(batch)
-        rates = [entry.images_per_second(one) for one in found]
-        bars = []
-        for one, rate in zip(found, rates, strict=True):
-            single = one.requests == 1
-            how = "1 request" if single else f"{one.requests} requests in flight"
-            bars.append(bar(rate, f"{look} lighter" if single else look, f"{rate:,.0f} {kind}/s, {how}"))
-        figures = " · ".join(f"{rate:,.0f}" for rate in rates)
-        most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
-        rows.append(Row(label, tuple(bars), figures, look, most))
-    title, about = f"Throughput at batch {batch}", f"{kind.capitalize()} per second: "
-    return draw_rows(f"throughput-{batch}", title, rows, f"{kind}/s", about)
-
-
-def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw sizes and peak memory. On a GPU, its memory follows that of the host in the same bar."""
-    largest = max(entry.engine.bytes for entry in findings.precisions)
-    unit, per = ("MB", MEGABYTE) if largest >= MEGABYTE else ("kB", KILOBYTE)
-    sizes = [
-        Row(entry.precision, (bar(entry.engine.bytes / per),), file_size(entry.engine.bytes), looks[entry.precision])
-        for entry in findings.precisions
-    ]
-    first = findings.precisions[0]
-    peaks = [_memory(first, EAGER, "PyTorch eager", "faint")] if EAGER in first.benchmark.peak_memory else []
-    peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
-    where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
-    return [
-        Figure("Engine on disk", draw_rows("size", "Size of the engines", sizes, unit)),
-        Figure(f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", peaks, "MB")),
-    ]
-
-
-def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
-    peak = entry.benchmark.peak_memory[contender]
-    if not peak.device:
-        return Row(label, (bar(peak.host, look, "host"),), f"{peak.host:.0f} MB", look)
-    both = bar(peak.host, f"{look} lighter", "host"), Mark("bar", peak.host, peak.host + peak.device, look, "GPU")
-    return Row(label, both, f"{peak.host:.0f} + {peak.device:.0f} MB", look)
-
-
-def executed_pictures(findings: Findings) -> list[Figure]:
-    """Draw the types of layers, strong if they run as asked, faint if they run in another type."""
-    return [Figure(entry.precision, _executed(entry)) for entry in findings.precisions if entry.engine.layers]
-
-
-def _executed(entry: Evidence) -> Picture:
-    kinds: dict[str, Counter[str]] = {}
-    for layer in sorted(entry.engine.layers, key=lambda layer: not layer.computes):
-        kinds.setdefault(layer.kind.partition(" ")[0], Counter())[layer.precision] += 1
-    computing = {layer.kind.partition(" ")[0] for layer in entry.engine.layers if layer.computes}
-    rows = []
-    for kind, found in kinds.items():
-        marks, start = [], 0
-        for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.accepted):
-            look = "plain" if precision in entry.engine.accepted else "other"
-            marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
-            start += count
-        counts = ", ".join(mark.tooltip for mark in marks)
-        rows.append(Row(kind, tuple(marks), counts, "plain" if kind in computing else "faint"))
-    title = f"Types that {entry.precision} executes"
-    return draw_rows(f"executed-{entry.precision}", title, rows, "layers")
-
-
-def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw how single samples differ from PyTorch: their errors, and what is left of the lead of its answer."""
-    one = findings.kind[:-1]
-    pictures = [Figure(f"Relative error of each {one}", _errors(findings, looks))]
-    if classifiers := [entry for entry in findings.precisions if entry.validation.spread.margin_kept]:
-        pictures.append(Figure("How much of its lead PyTorch's answer keeps", _margins(classifiers, looks)))
+def throughput_pictures(findings: Findings) -> list[Figure]:
+    """Draw the rates by batch size, with a bar for each number of requests in flight, and say the highest."""
+    pictures, kind = [], findings.kind
+    for batch in findings.batches:
+        rows = []
+        for label, look, entry, contender in _contenders(findings):
+            if contender == ENGINE:
+                rates = {one.requests: entry.images_per_second(one) for one in entry.throughputs(batch)}
+            else:
+                rates = {1: entry.latency(batch, contender).images_per_second}
+            bars = []
+            for requests, rate in rates.items():
+                lighter = " lighter" if requests == 1 and len(rates) > 1 else ""
+                bars.append(bar(rate, f"{look}{lighter}", f"{rate:,.0f} {kind}/s, {counted(requests, 'request')}"))
+            rows.append(Row(label, tuple(bars), f"{max(rates.values()):,.0f}", look))
+        drawn = draw_rows(f"throughput-{batch}", f"Throughput at batch {batch}", rows, f"{kind}/s, at most")
+        pictures.append(Figure(f"Batch {batch}", drawn))
     return pictures
 
 
-def _errors(findings: Findings, looks: Looks) -> Picture:
-    curves, figures = [], []
+def error_pictures(findings: Findings) -> list[Figure]:
+    """Draw how single samples differ from PyTorch: their errors, and what is left of the lead of its answer."""
+    one = findings.kind[:-1]
+    pictures = [Figure(f"Relative error of each {one}", _errors(findings))]
+    if classifiers := [entry for entry in findings.precisions if entry.validation.spread.margin_kept]:
+        pictures.append(
+            Figure("How much of its lead PyTorch's answer keeps", _margins(classifiers, looks_of(findings)))
+        )
+    return pictures
+
+
+def _errors(findings: Findings) -> Picture:
+    curves, figures, looks = [], [], looks_of(findings)
     for entry in findings.precisions:
         spread = entry.validation.spread
         errors = [max(error, LEAST_ERROR) for error in spread.relative_error]
@@ -261,7 +201,7 @@ def _errors(findings: Findings, looks: Looks) -> Picture:
     return draw_curves("errors", f"Relative error of single {findings.kind}", f"{'; '.join(figures)}.", curves, axes)
 
 
-def _margins(entries: Sequence[Evidence], looks: Looks) -> Picture:
+def _margins(entries: Sequence[Evidence], looks: Mapping[str, str]) -> Picture:
     rows = []
     for entry in entries:
         spread = entry.validation.spread
@@ -271,9 +211,50 @@ def _margins(entries: Sequence[Evidence], looks: Looks) -> Picture:
         value = f"{worst:.0f}%" if worst > LEAST_MARGIN else f"under {LEAST_MARGIN}%"
         rows.append(Row(entry.precision, marks, value, looks[entry.precision]))
     least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
-    scale = Scale(max(LEAST_MARGIN, least), 100)
-    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
-    return draw_rows("margins", title, rows, unit, "The one that kept least: ", scale, beside=0)
+    title = "How much of its lead PyTorch's answer keeps where it keeps least"
+    return draw_rows("margins", title, rows, "% of PyTorch's lead", Scale(max(LEAST_MARGIN, least), 100), beside=0)
+
+
+def describe_search(found: Search) -> str:
+    words, (_, tried, others) = found.in_words(), found.samples
+    samples = f", on {tried} calibration samples; {others} others judged the answer" if found.layers else ""
+    return f"{words[0].upper()}{words[1:]}{samples}."
+
+
+def search_pictures(found: Search) -> list[Figure]:
+    """Draw the path of the search, and what the layers lose that lose most; nothing if int8 needed no search."""
+    if len(found.path) < 2:
+        return []
+    return [
+        Figure("The sets of layers that were tried, the fewest first", _draw_path(found)),
+        Figure(f"What {found.precision} costs each layer alone, in the order of the graph", _draw_losses(found)),
+    ]
+
+
+def _draw_path(found: Search) -> Picture:
+    rows = []
+    for step in sorted(found.path, key=lambda step: step.spared):
+        is_answer = step.spared == len(found.spared)
+        length = bar(100 * min(step.spent, 2), "strong" if is_answer else "faint")
+        label = f"{counted(step.spared, 'layer')}, {step.work:.0%} of the work"
+        rows.append(Row(label, (length,), f"{step.spent:.0%}", "strong" if is_answer else "plain"))
+    title = f"What is lost with the layers in floating point that {found.precision} loses most by"
+    scale = from_zero([200.0 if any(step.spent > 1 for step in found.path) else 100.0])
+    unit = "% of what the thresholds allow; up to 200 are drawn"
+    return draw_rows("search-path", title, rows, unit, scale, beside=100)
+
+
+def _draw_losses(found: Search) -> Picture:
+    measured = [(layer, layer.loss) for layer in found.layers if layer.loss is not None]
+    worst = {layer.name for layer, _ in sorted(measured, key=lambda pair: -pair[1])[:MOST_LAYERS]}
+    rows = []
+    for layer, loss in measured:
+        is_spared = layer.name in found.spared
+        mark = bar(100 * loss, "strong" if is_spared else "faint", layer.op_type)
+        if layer.name in worst:
+            rows.append(Row(layer.name, (mark,), f"{loss:.2%}", "strong" if is_spared else "plain"))
+    unit = "relative error of the outputs, %; spared layers in colour"
+    return draw_rows("search-losses", f"What {found.precision} costs each layer alone", rows, unit)
 
 
 def histogram_pictures(background: Background) -> list[Figure]:
@@ -283,13 +264,14 @@ def histogram_pictures(background: Background) -> list[Figure]:
     pictures = []
     for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS]):
         maker, method, sketch = background.makers.get(name), calibration.methods.get(name), sketches[name]
-        title = (maker.title if maker else f"input {name}") + (f", by {method}" if method else "")
+        title = f"{maker.op_type} {maker.name}".rstrip() if maker else f"input {name}"
+        title += f", by {method}" if method else ""
         drawn = draw_histogram(f"histogram-{number}", name, sketch, calibration.amax[name])
         pictures.append(Figure(f"{title}, {sketch.clipped:.3%} clipped", drawn))
     return pictures
 
 
-def describe_nodes(simplified: Simplified) -> str:
+def describe_nodes(simplified: Simplification) -> str:
     """Say how many nodes there were and are, and which kinds of them are gone."""
     before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
     if before == after:
@@ -297,17 +279,6 @@ def describe_nodes(simplified: Simplified) -> str:
     changes = [(what, kinds) for what, kinds in (("gone", before - after), ("new", after - before)) if kinds]
     counts = [f"{what}: {first_few([f'{n} {kind}' for kind, n in kinds.most_common()])}" for what, kinds in changes]
     return "; ".join([f"{before.total()} nodes became {after.total()}", *counts]) + "."
-
-
-def operator_picture(simplified: Simplified) -> Picture:
-    """Draw two bars for each type of operator: as exported, and simplified."""
-    before, after = Counter(simplified.nodes_before), Counter(simplified.nodes_after)
-    rows = []
-    for kind in sorted({*before, *after}, key=lambda kind: (-before[kind], kind)):
-        exported = bar(before[kind], "faint", f"{before[kind]} exported")
-        left = bar(after[kind], "plain", f"{after[kind]} simplified")
-        rows.append(Row(kind, (exported, left), f"{before[kind]} → {after[kind]}"))
-    return draw_rows("operators", "Operators before and after simplifying", rows, "nodes")
 
 
 class Drawn(NamedTuple):
@@ -329,10 +300,79 @@ def gather_examples(findings: Findings, folder: Path) -> dict[str, list[Drawn]]:
     chosen = recommend(findings)
     found: dict[str, list[Drawn]] = {}
     for entry in findings.precisions:
+        files = folder / entry.precision
         if entry.precision in QUANTIZED or entry is chosen:
-            files = folder / entry.precision
             for each in Examples.read(files / EXAMPLES).examples:
                 content = base64.b64encode((files / each.file).read_bytes()).decode() if each.file else ""
                 picture = f"data:image/jpeg;base64,{content}" if content else ""
                 found.setdefault(entry.precision, []).append(Drawn(each, picture))
     return found
+
+
+@dataclass(frozen=True)
+class Dates(Scale):
+    """A scale of nights side by side. A picture has room for three dates."""
+
+    dates: tuple[str, ...] = ()
+
+    @property
+    def ticks(self) -> list[float]:
+        return [float(place) for place in sorted({0, (len(self.dates) - 1) // 2, len(self.dates) - 1})]
+
+    def tick_label(self, tick: float) -> str:
+        return self.dates[int(tick)]
+
+
+def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
+    """Return a row for each night and precision, from which the pictures are drawn."""
+    return pd.DataFrame(
+        {
+            "setting": history.setting.title,
+            **night.model_dump(include={"date", "precision", "relative_error"}),
+            "speedup": night.speed(),
+            "verdict": night.verdict,
+        }
+        for history in histories
+        for night in sorted(history.nights(), key=lambda night: night.date)
+    )
+
+
+def draw_trends(rows: pd.DataFrame) -> dict[str, list[Figure]]:
+    """Draw the rows that trend_rows makes. Return two pictures by machine and model; none before the first night."""
+    if not len(rows):
+        return {}
+    settings = rows.groupby("setting", sort=False)
+    return {str(setting): _of_setting(f"nights-{number}", of) for number, (setting, of) in enumerate(settings)}
+
+
+def _of_setting(key: str, rows: pd.DataFrame) -> list[Figure]:
+    dates = sorted(rows["date"].unique())[-MOST_NIGHTS:]
+    nights = Dates(0, max(1, len(dates) - 1), dates=tuple(f"{date:%Y-%m-%d}" for date in dates))
+    latest = rows[rows["date"].isin(dates)].assign(night=lambda found: found["date"].map(dates.index))
+    speed = Axes(nights, from_zero(latest["speedup"]), "", "times PyTorch, mean of batch sizes")
+    error = Axes(nights, decades(latest["relative_error"], LEAST_ERROR), "", "relative error of the logits")
+    return [
+        Figure("Higher is faster", _trend(f"{key}-speed", latest, "speedup", speed)),
+        Figure("Lower is closer to PyTorch", _trend(f"{key}-error", latest, "relative_error", error)),
+    ]
+
+
+def _trend(key: str, rows: pd.DataFrame, figure: str, axes: Axes) -> Picture:
+    """Draw a curve for each precision. The fastest of the last night stands out."""
+    last = rows.groupby("precision", sort=False).last()
+    curves = []
+    for precision, nights in rows.groupby("precision", sort=False):
+        points = tuple(zip(nights["night"], nights[figure], strict=True))
+        look = "strong" if precision == last["speedup"].idxmax() else "plain"
+        dots = [
+            Dot(
+                *point,
+                LOOKS_OF_NIGHTS.get(verdict, look),
+                f"{axes.x.tick_label(point[0])}: {short(point[1])}, {verdict}",
+            )
+            for point, verdict in zip(points, nights["verdict"], strict=True)
+            if verdict in LOOKS_OF_NIGHTS or point is points[-1]
+        ]
+        curves.append(Curve(str(precision), points, look, tuple(dots)))
+    figures = "; ".join(f"{name} {short(row[figure])}, {row['verdict']}" for name, row in last.iterrows())
+    return draw_curves(key, f"{axes.beside}, night by night", f"The last night of each: {figures}.", curves, axes)

@@ -19,79 +19,66 @@ from enginewright.core.text import file_size
 from enginewright.measure.records import RUNS_FOR_P99, baseline_title
 from enginewright.report import tables, where_time_goes
 from enginewright.report.evidence import Background, Findings
-from enginewright.report.metrics import batch_key, key_of
 from enginewright.report.notes import noise_by_batch, notes_on
-from enginewright.report.page import choices, pictures
-from enginewright.report.page.nights import draw_trends
-from enginewright.report.page.pictures import Drawn, looks_of
+from enginewright.report.page import pictures
+from enginewright.report.page.pictures import Drawn
 from enginewright.report.verdict import choose, disturbance, doubt, sentence, why
-from enginewright.report.wording import device
 
 HERE = Path(__file__).parent
-MOST_NIGHTS = 60  # rows, one for each night and precision
 
 
 def render_page(
     findings: Findings,
     background: Background,
-    failures: Mapping[str, tuple[str, ...]],
     nights: pd.DataFrame,
     examples: Mapping[str, Sequence[Drawn]] | None = None,
 ) -> str:
     choice = choose(findings)
-    return (
-        open_templates()
-        .get_template("page.html")
-        .render(
-            **_shared(findings, failures),
-            background=background,
-            chosen=choice.engine if choice else None,
-            why=why(findings, choice) + disturbance(findings, choice) if choice else "",
-            doubt=with_code(doubt(findings, choice)) if choice else "",
-            batch_key=batch_key(findings, findings.tuned_batch),
-            overview=tables.overview(findings, failures),
-            looks=looks_of(findings, failures),
-            histograms=pictures.histogram_pictures(background),
-            methods=Counter(background.calibration.methods.values()).most_common(),
-            scaled=[name for name, each in background.rescues.items() if "equalize" in each.kept],
-            left=[
-                tables.of_frame(f"What {entry.precision} leaves in floats", where_time_goes.left_table(entry))
-                for entry in findings.precisions
-                if where_time_goes.what_is_left(entry)
-            ],
-            hashes=_hashes(findings, background),
-            examples=examples or {},
-            trends=draw_trends(nights),
-            nights=_readable_nights(nights) if len(nights) else None,
-            charts=pictures,
-            choices=choices,
-        )
-    )
+    facts = {
+        **_shared(findings),
+        "background": background,
+        "chosen": choice.engine if choice else None,
+        "why": why(findings) + disturbance(findings),
+        "doubt": with_code(doubt(findings)),
+        "overview": tables.overview(findings),
+        "histograms": pictures.histogram_pictures(background),
+        "methods": Counter(background.calibration.methods.values()).most_common(),
+        "scaled": [name for name, each in background.rescues.items() if "equalize" in each.kept],
+        "left": [
+            (f"What {entry.precision} leaves in floats", where_time_goes.left_table(entry))
+            for entry in findings.precisions
+            if where_time_goes.what_is_left(entry)
+        ],
+        "hashes": _hashes(findings, background),
+        "examples": examples or {},
+        "trends": pictures.draw_trends(nights),
+        "charts": pictures,
+    }
+    return open_templates().get_template("page.html").render(facts)
 
 
-def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]], nights: bool = False) -> str:
+def write_summary(findings: Findings, nights: bool = False) -> str:
     """Return the Markdown. `nights` tells whether there is a picture of the nights."""
     environment = templates_in(HERE)
     environment.filters["markdown"] = tables.as_markdown
-    choice = choose(findings)
     return environment.get_template("summary.md.j2").render(
-        **_shared(findings, failures),
+        **_shared(findings),
         verdict=sentence(findings),
-        reason=why(findings, choice) if choice else "",
+        reason=why(findings),
         nights=nights,
         runs_for_p99=RUNS_FOR_P99,
     )
 
 
-def _shared(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def _shared(findings: Findings) -> dict[str, Any]:
     return {
         "findings": findings,
         "tables": tables,
         "where_time_goes": where_time_goes,
         "quantized": [entry for entry in findings.precisions if entry.precision in QUANTIZED],
-        "machine": device(findings.machine),
+        "machine": tables.device(findings.machine),
         "runtime": f"{RUNTIMES[findings.machine.runtime].title} {findings.machine.runtime_version}",
-        "notes": notes_on(findings, failures),
+        "notes": notes_on(findings),
         "noise": noise_by_batch(findings),
     }
 
@@ -106,20 +93,25 @@ def open_templates(*more: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        breakable=breakable,
-        code=with_code,
-        title_of=baseline_title,
-        file_size=file_size,
-        key_of=key_of,
-        titled=lambda frame, caption: None if frame.empty else tables.of_frame(caption, frame),
-    )
+    environment.filters |= {
+        "breakable": breakable,
+        "code": with_code,
+        "columns": columns_of,
+        "title_of": baseline_title,
+        "file_size": file_size,
+    }
     script = (HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals.update(
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")), script=Markup(script), script_digest=digest
     )
     return environment
+
+
+def columns_of(table: pd.DataFrame) -> list[tuple[str, bool]]:
+    """Return the names of a table's columns, and whether each holds figures, by which a browser can sort it."""
+    columns = [(str(table.index.name), table.index), *((str(name), table[name]) for name in table)]
+    return [(name, all(re.match(r"-$|[-+]?\d", cell) for cell in cells)) for name, cells in columns]
 
 
 def with_code(text: str) -> Markup:
@@ -131,24 +123,6 @@ def with_code(text: str) -> Markup:
 def breakable(name: str) -> Markup:
     """Allow a line break after each dot of a dotted name."""
     return Markup("<wbr>").join(re.split(r"(?<=\.)(?=[a-z])", name))
-
-
-def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the latest nights as a table, the last one first."""
-    last = rows.tail(MOST_NIGHTS).iloc[::-1]
-    results = zip(last["metric"], last["accuracy"], strict=True)
-    frame = pd.DataFrame(
-        {
-            "precision": last["precision"],
-            "times PyTorch": last["speedup"].map("{:.2f}".format),
-            "result": ["-" if pd.isna(value) else f"{metric} {value:.2%}" for metric, value in results],
-            "relative error": last["relative_error"].map("{:.1e}".format),
-            "verdict": last["verdict"].map(str),
-            "revision": last["revision"],
-            "setting": last["setting"],
-        }
-    )
-    return frame.set_axis(last["date"].map("{:%Y-%m-%d %H:%M}".format).rename("night"))
 
 
 def _hashes(findings: Findings, background: Background) -> dict[str, Any]:

@@ -1,23 +1,26 @@
 """Labels of pictures: placed apart from dots and other labels, wrapped and cut."""
 
+import re
+
 import pytest
-from support.pages import (
-    page_of,
-)
+from support.pages import page_of
 
-from enginewright.report.page.charts import Named, apart, covers, frontier, place_labels
-from enginewright.report.page.picture import wrapped
+from enginewright.report.page.charts import HEIGHT, Axes, Curve, box_of_dot, draw_curves, frontier, place_labels
+from enginewright.report.page.picture import Scale, wrapped
 
 
-def test_labels_that_would_overlap_move_apart():
-    first, second, far = apart([(0.1, 50), (0.12, 52), (0.9, 51)])
-    assert (first, far) == (50, 51)
-    assert second >= first + 15
+def test_names_of_curves_that_would_overlap_move_down():
+    curves = [Curve(name, ((0, 0), (1, end)), "plain") for name, end in (("low", 0.2), ("near", 0.21), ("high", 0.9))]
+    drawn = str(draw_curves("key", "", "", curves, Axes(Scale(0, 1), Scale(0, 1), "", "")))
+    names = re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>(low|near|high)<', drawn)
+    places = {name: float(height) for height, name in names}
+    assert places["near"] == pytest.approx(HEIGHT * 0.79 + 4, abs=0.1)
+    assert places["low"] == pytest.approx(places["near"] + 15, abs=0.1)
+    assert places["high"] == pytest.approx(HEIGHT * 0.1 + 4, abs=0.1)
 
 
 def labels_of(*dots):
-    named = [Named(x, y, name) for x, y, name in dots]
-    return named, place_labels(named, bottom=260, right=24)
+    return place_labels(dots, bottom=260, right=24)
 
 
 @pytest.mark.parametrize("distance", [0.0, 0.005, 0.02, 0.044, 0.1, 0.2])
@@ -25,20 +28,19 @@ def labels_of(*dots):
 @pytest.mark.parametrize("down", [0, 4, 12])
 def test_no_label_of_five_near_dots_lies_on_another_dot(start, distance, down):
     names = ("fp32", "fp16", "bf16", "int8", "fp8")
-    placed = [(min(0.91, start + number * distance), 120 + number * down, name) for number, name in enumerate(names)]
-    dots, labels = labels_of(*placed)
-    assert [label.of.name for label in labels if any(covers(label, dot) for dot in dots if dot is not label.of)] == []
+    dots = [(min(0.91, start + number * distance), 120 + number * down, name) for number, name in enumerate(names)]
+    for dot, label in zip(dots, labels_of(*dots), strict=True):
+        assert not any(label.meets(box_of_dot(x, y)) for x, y, name in dots if name != dot[2])
 
 
 def test_two_dots_beside_each_other_have_their_labels_outside():
     """As fp16 and fp32 lay on an H200: the label of one hid the other."""
-    _, labels = labels_of((0.905, 60, "fp32"), (0.861, 60, "fp16"))
-    assert [(label.of.name, label.at_left, label.moved) for label in labels] == [("fp32", False, 0), ("fp16", True, 0)]
+    right, left = labels_of((0.905, 60, "fp32"), (0.861, 60, "fp16"))
+    assert (right.start > 0, right.y, left.end < 0, left.y) == (True, 60, True, 60)
 
 
 def test_a_label_that_finds_no_room_beside_its_dot_is_tied_to_it(findings, evidence):
-    _, labels = labels_of((0.13, 60, "fp32"), (0.12, 60, "fp16"))
-    assert [label.moved for label in labels] == [0, 15]
+    assert [label.y for label in labels_of((0.13, 60, "fp32"), (0.12, 60, "fp16"))] == [60, 75]
     near = [evidence(name, (speed, speed, speed), relative=1e-7) for name, speed in (("fp32", 1.2), ("fp16", 1.1))]
     page = page_of(findings(*near, evidence("int8", (9.0, 8.9, 9.1))))
     drawn = page.partition('id="tradeoff-error-title"')[2].partition("</figure>")[0]

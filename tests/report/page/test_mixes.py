@@ -7,7 +7,7 @@ from support.findings import summary_of
 from support.mixes import mix_with
 
 from enginewright.precision.records import BlockTimes, Candidate, Speedup
-from enginewright.report.page.choices import blocks_table, candidates_table
+from enginewright.report.tables import blocks_table, candidates_table
 from enginewright.report.verdict import recommend, verdict_on
 
 
@@ -54,7 +54,7 @@ def test_only_a_mix_that_delivers_is_recommended(findings, evidence, mix, shippe
     best = replace(evidence("best", (4.0, 3.9, 4.1), executed="int8"), mix=mix)
     found = findings(evidence("int8", (3.0, 2.9, 3.1)), best)
     assert recommend(found).precision == shipped
-    assert verdict_on(best, {}) == verdict
+    assert verdict_on(found, best) == verdict
     (line,) = (line for line in summary_of(found).splitlines() if line.startswith("- **What best is:**"))
     assert note in line
 
@@ -76,20 +76,17 @@ def test_a_mix_is_read_with_its_engine(written, findings, evidence):
 
 
 def test_the_page_has_all_candidates_and_all_parts():
-    rows = [[cell.text for cell in row] for row in candidates_table(mixed(1.2, ("conv1",))).rows]
+    rows = [[*row] for row in candidates_table(mixed(1.2, ("conv1",))).itertuples(name=None)]
     assert rows[1:] == [
         ["fp32", "2 of 2", "1.400 (1.300 to 1.500)", "1.300", "-", "12%"],
         ["mix 1", "1 of 2", "1.400 (1.300 to 1.500)", "1.300", "1.200 (1.100 to 1.300)", "12%"],
     ]
-    parts = [[cell.text for cell in row] for row in blocks_table(mixed(1.2)).rows]
-    assert parts[1] == ["conv1", "relu1", "2.000", "1.000", "fp32"]
+    assert [*blocks_table(mixed(1.2)).loc["conv1"]] == ["relu1", "2.000", "1.000", "fp32"]
     of_three = mixed(1.2, types=("int8", "bf16", "fp32"))
-    rows = [[cell.text for cell in row] for row in candidates_table(of_three).rows]
-    assert [row[:3] for row in rows] == [
+    assert [[*row[:3]] for row in candidates_table(of_three).itertuples(name=None)] == [
         ["int8", "0 of 2", "0 of 2"],
         ["bf16", "2 of 2", "0 of 2"],
         ["fp32", "0 of 2", "2 of 2"],
         ["mix 1", "0 of 2", "1 of 2"],
     ]
-    parts = [[cell.text for cell in row] for row in blocks_table(of_three).rows]
-    assert parts[1] == ["conv1", "relu1", "2.000", "3.000", "1.000", "fp32"]
+    assert [*blocks_table(of_three).loc["conv1"]] == ["relu1", "2.000", "3.000", "1.000", "fp32"]

@@ -8,23 +8,14 @@ from dataclasses import replace
 import pytest
 from onnx import helper
 from support.findings import by_itself, on_gpu, paced, spread_over, unlabelled
-from support.pages import (
-    HOSTILE,
-    Reader,
-    background_of,
-    nights_of,
-    page_of,
-    page_of_nights,
-    require_same_figures,
-)
+from support.pages import HOSTILE, Reader, background_of, nights_of, page_of, page_of_nights
 from support.paths import ROOT
 
 from enginewright.core.params.all import Params
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.engine.tools import Tools
 from enginewright.precision.calibration.histogram import Histograms, Sketch
-from enginewright.report.evidence import Maker, makers_of
-from enginewright.report.page.nights import MOST_DRAWN
+from enginewright.report.page.pictures import MOST_NIGHTS
 from enginewright.report.page.render import breakable, with_code
 
 
@@ -34,16 +25,6 @@ def test_the_first_screen_says_what_to_ship_and_why(usual):
     assert "It is the fastest of the 2 precisions that may be shipped, 4.00 times (" in page.text
     assert f"Measured on {usual.machine.device_name}" in page.text
     assert "fp16 ran as fp32: OpenVINO executed none of it in fp16 here." in page.text
-
-
-def test_figures_are_those_of_the_metrics(usual):
-    seen = require_same_figures(Reader(page_of(usual)).figures, usual)
-    for precision in ("fp32", "fp16", "int8"):
-        for figure in ("accuracy_%", "same_answer_%", "relative_error_ppm", "engine_MB", "peak_MB"):
-            assert f"{precision}.{figure}" in seen
-        for batch in ("batch_01", "batch_08"):
-            timed = ("p50_ms", "p99_ms", "images_per_s", "speedup")
-            assert {f"{precision}.{batch}.{figure}" for figure in timed} <= seen
 
 
 def test_the_page_needs_nothing_but_itself_and_does_not_change_by_itself(usual):
@@ -66,7 +47,7 @@ def test_the_script_is_the_one_that_the_policy_lets_run(usual):
 def test_every_picture_says_what_it_shows(usual):
     page = page_of(usual)
     drawn = re.findall(r"<svg class=\"chart\"(.*?)>", page)
-    assert len(drawn) > 30
+    assert len(drawn) > 25
     for attributes in drawn:
         assert 'role="img"' in attributes
         title, description = re.search(r'aria-labelledby="(\S+) (\S+)"', attributes).groups()
@@ -77,17 +58,6 @@ def test_every_picture_says_what_it_shows(usual):
 
 def drawn_in(page, key):
     return page.partition(f'id="{key}-title"')[2].partition("</svg>")[0]
-
-
-def test_nights_are_listed_the_last_one_first(usual):
-    page = page_of_nights(usual, nights_of([4.4, 3.7], setting=HOSTILE, verdicts=["first", "regression"]))
-    text = Reader(page).text
-    table = text.index("The latest nights")
-    last, first = (text.index(f"2026-11-{day} 02:17", table) for day in (21, 20))
-    assert last < first
-    assert "3.70" in text[last:first]
-    assert "regression 000000000001" in text[last:first], "and the revision of that night"
-    assert HOSTILE not in page
 
 
 def test_nights_are_drawn_as_the_other_pictures_are(usual):
@@ -121,7 +91,7 @@ def test_only_the_latest_nights_of_a_year_are_drawn(usual):
     year = [nights_of([4.0] * 365, precision=name) for name in ("fp32", "fp16", "bf16", "int8")]
     page = page_of_nights(usual, *year)
     assert len(page) < 1_000_000
-    assert drawn_in(page, "nights-0-speed").count('class="curve ') == 4 * (MOST_DRAWN - 1)
+    assert drawn_in(page, "nights-0-speed").count('class="curve ') == 4 * (MOST_NIGHTS - 1)
 
 
 @pytest.mark.parametrize("nights", [[], [4.0]], ids=["no nights", "nights"])
@@ -181,7 +151,6 @@ def test_without_labels_accuracy_is_not_measured(findings, evidence):
     assert "same answer as PyTorch, % of images" in page.text
     assert "None" not in page.text
     assert "0.00%" not in page.text
-    assert not [metric for metric, _ in page.figures if "accuracy" in metric]
 
 
 def test_a_failure_is_named_with_its_reason(findings, evidence):
@@ -218,8 +187,7 @@ def test_the_row_to_ship_stands_out_and_a_precision_that_ran_as_another_type_is_
 def test_ratios_of_a_slower_machine_are_marked_everywhere(findings, evidence):
     slow = paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5)
     page = Reader(page_of(findings(slow, paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0))))
-    marked = [text for metric, text in page.figures if metric.endswith("speedup") and text.endswith("*")]
-    assert marked == ["1.00 (0.98 to 1.02) *", "1.00 (0.98 to 1.02) *"]
+    assert page.text.count("1.00 (0.98 to 1.02) *") == 2
     assert "Ratios to PyTorch eager are noisy: those of fp32" in page.text
 
 
@@ -248,7 +216,6 @@ def test_the_tables_say_beside_which_engine_pytorch_ran(usual):
     assert f"Latency in figures {explanation} The race of all engines, which decides" in text
     assert "What int8 gained and lost, layer by layer Compute layers" in text
     assert "All of them, the slowest first: Slowest layers of fp32" in text
-    assert "The next" not in text
 
 
 def test_where_nothing_is_noisy_no_asterisk_is_explained(usual):
@@ -277,8 +244,7 @@ def test_the_state_of_a_gpu_is_shown_only_if_there_is_one(gpu, findings, evidenc
     for told in (
         "The state of the GPU during the race",
         "Compute without copies, median ms by the GPU's clock",
-        "Peak memory of the host + of the GPU",
-        "450 + 612 MB",
+        "450 + 612 on the GPU",
     ):
         assert told in there.text
     alone = "Rows that say “in a process of its own” were timed without other contenders"
@@ -316,7 +282,6 @@ def test_many_precisions_and_batch_sizes_fit(findings, evidence):
     read = Reader(page)
     assert "120 of 500 activations shown" in read.text
     assert read.text.count("The 10 slowest: Slowest layers of") == len(entries)
-    assert read.text.count("The next 50 Further layers of") == len(entries)
     assert len(re.findall(r'id="latency-\d+-title"', page)) == len(batches)
 
 
@@ -329,13 +294,11 @@ def simplified(before, after):
 def test_kinds_of_removed_nodes_are_named(usual):
     page = Reader(page_of(usual, simplified({"Conv": 20, "Shape": 4, "Cast": 6}, {"Conv": 20, "Pad": 1})))
     assert "30 nodes became 21; gone: 6 Cast, 4 Shape; new: 1 Pad. 45.0 MB became 44.0 MB." in page.text
-    assert "Nodes by type of operator Operators" not in page.text
 
 
-def test_if_no_node_was_removed_one_sentence_says_so_and_the_bars_are_folded(usual):
+def test_if_no_node_was_removed_one_sentence_says_so(usual):
     page = Reader(page_of(usual, simplified({"Conv": 20, "Relu": 17}, {"Conv": 20, "Relu": 17})))
     assert "Nothing could be removed: 37 nodes were exported, and all of them stayed. 45.0 MB became" in page.text
-    assert "Nodes by type of operator Operators before and after simplifying" in page.text
 
 
 def drawn_histograms(page):
@@ -347,7 +310,7 @@ def test_a_histogram_has_the_name_of_the_node_that_makes_the_tensor(usual):
         helper.make_node("Conv", ["input", "weight"], ["getitem_3"], name="node_Conv_294"),
         helper.make_node("Relu", ["getitem_3"], ["relu"]),
     ]
-    makers = makers_of(helper.make_graph(nodes, "tiny", [], []))
+    makers = {node.output[0]: node for node in nodes}
     page = page_of(usual, background_of(("input", "getitem_3", "relu"), makers=makers))
     assert drawn_histograms(page) == [
         "Relu, 0.020% clipped",
@@ -367,9 +330,9 @@ def test_a_histogram_says_by_which_method_its_range_was_chosen(usual):
 
 def test_a_reshaped_tensor_with_the_same_range_is_not_drawn_again(usual):
     makers = {
-        "mean": Maker("ReduceMean", "node_mean", "relu"),
-        "view": Maker("Reshape", "node_view", "mean"),
-        "wider": Maker("Flatten", "node_wider", "mean"),
+        "mean": helper.make_node("ReduceMean", ["relu"], ["mean"], "node_mean"),
+        "view": helper.make_node("Reshape", ["mean"], ["view"], "node_view"),
+        "wider": helper.make_node("Flatten", ["mean"], ["wider"], "node_wider"),
     }
     background = background_of(tuple(makers), makers=makers)
     background.calibration.amax["wider"] = 3.0
@@ -406,27 +369,11 @@ def test_a_huge_lost_lead_takes_no_more_room(findings, evidence):
     assert "under -100%" in Reader(page_of(findings(entry))).text
 
 
-def test_an_engine_that_could_not_be_inspected_is_drawn_without_its_layers(findings, evidence):
-    entry = evidence("int8")
-    unknown = replace(entry, engine=entry.engine.model_copy(update={"layers": ()}))
-    assert "Not known: the engines were built where they cannot run." in Reader(page_of(findings(unknown))).text
-
-
 def test_the_page_has_all_that_is_needed_to_reproduce_it(usual):
     text = Reader(page_of(usual)).text
     for told in ("calibration.method auto", "samples.preprocessing.mean 0.5, 0.5, 0.5", "onnx 1.23.2", "a" * 64):
         assert told in text
     assert f"capability {usual.machine.capability or '-'}" in text
-
-
-def test_bars_are_as_long_as_their_figures(usual):
-    big = usual.precisions[0]
-    small = replace(usual.precisions[2], engine=usual.precisions[2].engine.model_copy(update={"bytes": 3_085_000}))
-    page = page_of(replace(usual, precisions=(big, small)))
-    drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
-    assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "25.00"]
-    assert ">MB</text>" in drawn
-    assert ">3.1 MB</text>" in drawn
 
 
 def test_tiny_engines_have_a_size(usual):
@@ -436,11 +383,7 @@ def test_tiny_engines_have_a_size(usual):
     ]
     page = page_of(replace(usual, precisions=tuple(tiny)))
     assert " 0.0 MB" not in Reader(page).text
-    assert [text for metric, text in Reader(page).figures if metric == "int8.engine_MB"] == ["10.0 kB", "10.0 kB"]
-    drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
-    assert ">kB</text>" in drawn
-    assert ">10.0 kB</text>" in drawn
-    assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "50.00", "25.00"]
+    assert "Engine 10.0 kB" in Reader(page).text
 
 
 def test_the_activations_that_lose_most_come_first():

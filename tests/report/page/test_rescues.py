@@ -3,7 +3,7 @@
 from support.pages import Reader, background_of, page_of
 
 from enginewright.precision.records import Rescue, Tried
-from enginewright.report.page.choices import rescue_table
+from enginewright.report.tables import rescue_table
 
 
 def record(error=0.2, tried=(), kept=(), enough=0.01):
@@ -21,11 +21,10 @@ TRIED = record(
 
 
 def rows(found):
-    return [[cell.text for cell in row] for row in rescue_table(found).rows]
+    return [[*row] for row in rescue_table(found).itertuples(name=None)]
 
 
 def test_the_table_says_what_each_brought():
-    assert "32 calibration samples: the relative error of the outputs of 64 others" in rescue_table(TRIED).caption
     assert rows(TRIED) == [
         ["as calibrated", "20.00% (20.00%)", "-"],
         ["equalize", "-", "does not apply to this graph"],
@@ -54,6 +53,7 @@ def test_the_table_says_why_less_is_tried():
 
 def test_the_page_has_the_table(usual):
     page = Reader(page_of(usual, background_of(rescues={"int8": TRIED})))
+    assert "32 calibration samples: the relative error of the outputs of 64 others" in page.text
     assert "-25%, kept" in page.text
     assert "before its channels were scaled" not in page.text
     scaled = TRIED.model_copy(update={"kept": ("equalize", "round")})

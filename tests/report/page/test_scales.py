@@ -37,7 +37,7 @@ def test_scales_hold_what_they_are_made_for():
 
 
 def test_ticks_have_different_labels():
-    assert [Scale(99.4, 100).tick_label(tick) for tick in Scale(99.4, 100).ticks] == ["99.4", "99.6", "99.8", "100.0"]
-    assert [Scale(0, 9).tick_label(tick) for tick in Scale(0, 9).ticks] == ["0.0", "2.5", "5.0", "7.5"]
+    assert [Scale(99.4, 100).tick_label(tick) for tick in Scale(99.4, 100).ticks] == ["99.4", "99.6", "99.8", "100"]
+    assert [Scale(0, 9).tick_label(tick) for tick in Scale(0, 9).ticks] == ["0", "2.5", "5", "7.5"]
     assert Scale(0, 5000).tick_label(5000) == "5,000"
     assert decades([1e-3, 1e-1], least=1e-8).tick_label(0.01) == "10⁻²"
