@@ -23,8 +23,8 @@ from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import save_graph
+from enginewright.precision import search as journal
 from enginewright.precision.calibration import cache as answers
-from enginewright.precision.search import search as journal
 
 pytest_plugins = ("support.runs",)
 

@@ -55,8 +55,8 @@ def compare_costs(name: str, epochs: int | None) -> None:
     from enginewright.precision.calibration import auto
     from enginewright.precision.calibration.calibrate import calibrate_graph
     from enginewright.precision.dialect import Dialect
-    from enginewright.precision.records import Rescued
-    from enginewright.precision.rescue.rescue import Attempts
+    from enginewright.precision.in_dialect import Ingredients
+    from enginewright.precision.rescue import Attempts
 
     graph = zoo.made_at("simplified/model.onnx")
     keep, params = Params.read().precisions["int8"].keep, Params.read().calibration
@@ -64,16 +64,18 @@ def compare_costs(name: str, epochs: int | None) -> None:
     wanted = Dialect.read(zoo.made_at("dialect.json")).model_copy(update={"largest_weight": 127})
     exact = open_as_written(load_graph(graph))
     # The geometric mean of the mean error and itself is the mean error.
-    for title, second in {"the mean alone": auto.error_of, "both": auto.error_at_once}.items():
-        with scratch_folder() as scratch, mock.patch.object(auto, "error_at_once", second):
+    by = auto.output_errors
+    for title, errors in {"the mean alone": lambda *pair: (by(*pair).mean, by(*pair).mean), "both": by}.items():
+        with scratch_folder() as scratch, mock.patch.object(auto, "output_errors", errors):
             ranges = calibrate_graph(graph.parent, samples, params, wanted, None, scratch)
-            attempts = Attempts("int8", keep, wanted, samples, scratch)
-            made = open_as_written(attempts.write(Rescued(graph, ranges, {})))
+            attempts = Attempts("int8", samples, scratch)
+            made = open_as_written(attempts.write(Ingredients(graph, ranges, samples.cycled(1), wanted, keep)))
         pairs = [[each.run(None, dict(feeds))[0] for each in (made, exact)] for feeds in validation.batches(16)]
         found, right = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        mean, at_once = by([[found]], [[right]])
         cosine = np.mean((found * right).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(right, axis=1))
         print(
-            f"{name}, by {title}: {auto.error_of(found, right):.4f} ({auto.error_at_once(found, right):.4f}), "
+            f"{name}, by {title}: {mean:.4f} ({at_once:.4f}), "
             f"cosine {cosine:.4f}, agreement {np.mean(found.argmax(1) == right.argmax(1)):.1%}, "
             f"{dict(Counter(ranges.methods.values()))}"
         )

@@ -52,13 +52,14 @@ def errors() -> Iterator[tuple[str, float, float]]:
     from enginewright.data.sample_set import SampleSet
     from enginewright.graph.as_written import run_optimized
     from enginewright.graph.onnx_file import load_graph
-    from enginewright.precision.calibration.auto import error_at_once, error_of
+    from enginewright.precision.calibration.auto import output_errors
     from enginewright.precision.dialect import dialect_of
-    from enginewright.precision.records import open_calibrated
-    from enginewright.precision.rescue.rescue import Attempts, Confirmation
+    from enginewright.precision.in_dialect import open_calibrated
+    from enginewright.precision.rescue import Attempts, Confirmation
 
     samples, validation = (SampleSet.open(zoo.made_at(f"samples/{name}")) for name in ("calibration", "validation"))
-    given = open_calibrated(zoo.made_at("simplified"), zoo.made_at("calibrated"), samples)
+    keep, wide = Params.read().precisions["int8"].keep, dialect_of("openvino", "cpu", "avx512_vnni")
+    given = open_calibrated(zoo.made_at("simplified"), zoo.made_at("calibrated"), samples, wide, keep)
     exact = load_graph(given.graph)
 
     def answers(graph: onnx.ModelProto) -> np.ndarray:
@@ -66,20 +67,19 @@ def errors() -> Iterator[tuple[str, float, float]]:
         return np.concatenate([next(iter(run(feeds).values())) for feeds in validation.batches(16)])
 
     wanted = answers(exact)
-    keep, wide = Params.read().precisions["int8"].keep, dialect_of("openvino", "cpu", "avx512_vnni")
     trial = Confirmation(exact, samples)
     with scratch_folder() as scratch:
-        attempts = Attempts("int8", keep, wide, samples, scratch)
-        equalized = attempts.equalize(given, trial.fitting)
-        both = equalized and attempts.round(equalized, trial.fitting)
+        attempts = Attempts("int8", samples, scratch)
+        equalized = attempts.equalize(given, trial)
+        both = equalized and attempts.round(equalized, trial)
         for name, made in {"as calibrated": given, "equalize": equalized, "equalize and round": both}.items():
             if made:
                 found = answers(attempts.write(made))
-                yield name, error_of(found, wanted), error_at_once(found, wanted)
+                yield name, *output_errors([[found]], [[wanted]])
     batches, told = list(samples.batches(8)), {"model_type": nncf.ModelType.TRANSFORMER}
     exported = onnx.load(zoo.made_at("exported/model.onnx"))
     found = answers(nncf.quantize(exported, nncf.Dataset(batches), subset_size=len(batches), **told))
-    yield "NNCF, told", error_of(found, wanted), error_at_once(found, wanted)
+    yield "NNCF, told", *output_errors([[found]], [[wanted]])
 
 
 def main() -> None:

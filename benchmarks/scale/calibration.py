@@ -76,15 +76,13 @@ def export(name: str, size: int, path: Path) -> None:
 
 
 def run_enginewright(model: Path, images: Images) -> Run:
-    from enginewright.core.params.precisions import CalibrationParams
     from enginewright.graph.onnx_file import load_graph
+    from enginewright.precision.calibration.calibrate import measure
     from enginewright.precision.calibration.histogram import choose_amax
-    from enginewright.precision.calibration.measure import measure
 
-    params = CalibrationParams(method="entropy", percentile=99.99, bins=BINS, batch=images.batch, file=None)
     started = time.perf_counter()
     histograms = measure(load_graph(model), images, BINS)
-    thresholds = [choose_amax(histogram, params) for histogram in histograms.values()]
+    thresholds = [choose_amax(histogram, "entropy", 99.99) for histogram in histograms.values()]
     return Run("Enginewright", images.samples, len(thresholds), time.perf_counter() - started, peak_megabytes())
 
 

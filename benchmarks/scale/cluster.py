@@ -60,7 +60,7 @@ from enginewright.engine.engine import open_engine
 from enginewright.engine.runtimes import find_cpu
 from enginewright.graph.as_written import run_as_written
 from enginewright.measure.agreement import compare
-from enginewright.precision.calibration.measure import Histograms
+from enginewright.precision.calibration.histogram import Histogram
 from enginewright.targets.ray_cluster import connected
 
 LEAST = 0.85  # of linear
@@ -83,7 +83,7 @@ class Row(NamedTuple):
 
 def calibrate(images: int, precision: str, cluster: Cluster | None) -> str:
     """Return a digest of the histograms of the first images."""
-    merged: Histograms = {}
+    merged: dict[str, Histogram] = {}
     parts, found = parts_of("calibrate", images), hashlib.sha256()
     for done, part in enumerate(spread(measuring(), parts, cluster), 1):
         for name, histogram in part.histograms.items():

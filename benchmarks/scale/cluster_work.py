@@ -29,7 +29,7 @@ from enginewright.core.params.all import Params, overlay
 from enginewright.data.sample_set import AT_ONCE, Part, SampleSet, cut
 from enginewright.engine.build import EngineWork
 from enginewright.graph.as_written import GraphWork
-from enginewright.precision.calibration.measure import Measuring
+from enginewright.precision.calibration.calibrate import Measuring
 
 ROOT, ARTIFACTS = Path(__file__).parents[2], Path("artifacts")
 PRECISION: PrecisionName = "int8"

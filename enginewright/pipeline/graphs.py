@@ -23,10 +23,14 @@ from enginewright.precision.floats import Conversion, left_in_floats, require_ke
 from enginewright.precision.in_dialect import (
     Ingredients,
     cast_in_dialect,
+    open_calibrated,
+    open_rescued,
     quantize_beside,
     quantize_in_dialect,
     rest_of,
     rewritten,
+    spare_mixed,
+    spare_searched,
     write_blocks_in_dialect,
 )
 from enginewright.precision.records import (
@@ -34,14 +38,9 @@ from enginewright.precision.records import (
     RESCUE,
     SEARCH,
     Mix,
-    Rescued,
-    digest_of,
-    open_calibrated,
-    open_rescued,
-    spared_layers,
     write_rounded,
 )
-from enginewright.precision.rescue.rescue import BATCH, Attempts, Confirmation, find_rescues
+from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 
 
 class RescuePaths(NamedTuple):
@@ -56,14 +55,14 @@ def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None
     """Write what was tried; and, if it was kept, the graph with its ranges, and the weights that are rounded."""
     asked, keep = params.precisions[precision].rescue, params.precisions[precision].keep
     samples = SampleSet.open(paths.calibration)
-    given = open_calibrated(paths.simplified, paths.calibrated, samples)
+    given = open_calibrated(paths.simplified, paths.calibrated, samples, Dialect.read(paths.dialect), keep)
     if not len(samples):
         place = f"precisions.{precision}.rescue"
         raise EnginewrightError(f"{place} needs calibration samples, and samples.calibration is 0")
     exact = load_graph(given.graph)
     require_kept_exist(keep, exact)
     with new_folder(paths.rescued) as unfinished, scratch_folder() as scratch:
-        attempts = Attempts(precision, keep, Dialect.read(paths.dialect), samples, scratch)
+        attempts = Attempts(precision, samples, scratch)
         by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
         trial = Confirmation(exact, samples, min(BATCH, params.calibration.batch))
         record, best = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
@@ -82,8 +81,7 @@ class Plan(NamedTuple):
     made_as: str  # the precision, or for a mix that in which it is written
     keep: Keep
     graph: Path
-    given: Rescued | None = None  # with ranges; None where nothing is calibrated
-    spared: tuple[str, ...] = ()  # by a rescue and a search
+    given: Ingredients | None = None  # with ranges; None where nothing is calibrated
     mix: Mix | None = None
     answers: Mapping[str, Path] = {}  # the files that it follows, by the names of their copies, which the report reads
 
@@ -138,13 +136,13 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
         rescue = paths.rescued / precision if paths.made_from not in (paths.calibrated, paths.simplified) else None
     if not PRECISIONS[plan.made_as].is_calibrated:
         return plan
-    given = open_rescued(paths.simplified, paths.calibrated, rescue, samples)
+    given = open_rescued(paths.simplified, paths.calibrated, rescue, samples, Dialect.read(paths.dialect), plan.keep)
     plan = plan._replace(graph=given.graph, given=given)
     if plan.mix:
-        return plan._replace(spared=(*given.spared, *plan.mix.spared_for(given.ranges)))
+        return plan._replace(given=spare_mixed(given, plan.mix))
     if rescue:
-        spared = *given.spared, *spared_layers(found, given.ranges, digest_of(rescue))
-        return plan._replace(spared=spared, answers={SEARCH: found, RESCUE: rescue / RESCUE})
+        answers = {SEARCH: found, RESCUE: rescue / RESCUE}
+        return plan._replace(given=spare_searched(given, found, rescue), answers=answers)
     return plan
 
 
@@ -157,8 +155,7 @@ def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialec
         products = len(in_blocks) + len(high)
         print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
     elif given:
-        of = Ingredients(source, given.ranges, sample, dialect, plan.keep, plan.spared, given.rounded)
-        mix = plan.mix
+        of, mix = given._replace(graph=source), plan.mix
         graph, high = quantize_beside(mix.floating, of) if mix else quantize_in_dialect(plan.made_as, of)
     else:
         graph, high = cast_in_dialect(plan.made_as, source, sample, dialect, plan.keep)

@@ -17,22 +17,29 @@ from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
+from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.in_dialect import NOTHING, rewritten, types_to_mix
-from enginewright.precision.mixing.race import CandidateMaker, Races, choose, for_compiler, is_searched, open_int8
-from enginewright.precision.mixing.traces import (
+from enginewright.precision.in_dialect import (
+    NOTHING,
+    for_compiler,
+    open_rescued,
+    rewritten,
+    spare_searched,
+    types_to_mix,
+)
+from enginewright.precision.mixing import (
     Bench,
+    CandidateMaker,
+    Races,
+    choose,
     layers_in_turns,
-    layers_of,
-    median_times,
     mixes_worth_trying,
     parts_of,
     read_traces,
     require_executed,
     trace_in_turns,
 )
-from enginewright.precision.records import Mix
-from enginewright.precision.search.checks import Checks
+from enginewright.precision.records import SEARCH, Mix
 from enginewright.targets.ray_cluster import whole_node
 from enginewright.tasks.choose import task_of
 
@@ -74,15 +81,20 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
         described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
         build_engine(described, compiled_for, build, engine)
 
-    given = open_int8(paths.converted / "int8", paths.simplified, paths.calibrated, paths.rescued, samples)
+    search = (
+        paths.converted / "int8" / SEARCH
+    )  # which has shaped the int8 graph, so that its parts in a mix are its own
+    rescue = paths.rescued if search.exists() else None
+    given = open_rescued(paths.simplified, paths.calibrated, rescue, samples, dialect, keep)
+    given = spare_searched(given, search, paths.rescued) if search.exists() else given
     with scratch_folder() as folder:
-        source = for_compiler(given, samples, dialect, keep, folder)
+        source = for_compiler("int8", given, folder)
         graph = load_graph(source.graph)
         parts = parts_of(graph, source)
-        elsewhere = None
-        if asked.traces:
-            elsewhere = read_traces(asked.traces, types, precision, parts.places, paths.traces, bench)
-            types = elsewhere.types
+        elsewhere = (
+            read_traces(asked.traces, types, precision, parts.places, paths.traces, bench) if asked.traces else None
+        )
+        types = tuple(elsewhere.times) if elsewhere else types
         limits = params.precisions[precision].thresholds
         checks = Checks(choose_in_graph(graph, in_graph), samples, Judge(task, samples.truth, limits))
         maker = CandidateMaker(source, parts, in_graph, checks, build_mix)
@@ -97,7 +109,7 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         with nullcontext() if elsewhere else whole_node(f"mix, {precision}", params.cluster):
             traced = elsewhere or trace_in_turns(precision, pure, parts.places, bench)
-        for number, assignment in enumerate(mixes_worth_trying(median_times(traced.times))):
+        for number, assignment in enumerate(mixes_worth_trying(traced.medians)):
             made.append(maker.make(assignment, folder / str(number)))
         candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}", params.cluster), whole_machine(f"mix, {precision}"):
@@ -105,24 +117,23 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
             if races and len(made) > len(types):
                 layers = layers_in_turns(candidates, bench)
             else:  # nothing is traced anew where there is no mix
-                layers = [layers_of(each.assignment, traced.times) for each in made]
+                layers = [traced.of(each.assignment) for each in made]
             choice = choose(precision, types, made, layers, races, asked.seconds)
     keeps = {"int8": source.keep, "fp32": NOTHING, asked.floating: params.precisions[asked.floating].keep}
     answer = Mix(
         precision=precision,
-        types=traced.types,
+        types=tuple(traced.times),
         machine=traced.machine.in_words(),
         traces=asked.traces,
         batch=bench.batch,
         calibration=source.ranges.cache_sha256,
         model=source.ranges.model_sha256,
-        blocks=parts.timed(median_times(traced.times)),
-        made_as=choice.made_as,
+        blocks=parts.timed(traced.medians),
         keep=keeps[choice.made_as],
-        is_searched=is_searched(paths.converted / "int8"),
-        spared=tuple(source.spared),
+        is_searched=search.exists(),
+        spared=source.spared,
         floating=parts.floating(choice.taken) if choice.taken else {},
-        **choice._asdict(),
+        **dict(choice),
     )
     answer.write(paths.mixed)
     print(answer.in_words())

@@ -18,6 +18,7 @@ from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.cache import Calibration, kept_answers, require_tensors
 from enginewright.precision.calibration.calibrate import ranges_by
+from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import (
     doubt_in_words,
@@ -29,16 +30,15 @@ from enginewright.precision.floats import (
 from enginewright.precision.in_dialect import (
     Ingredients,
     is_written_here,
+    open_rescued,
     quantize_in_dialect,
     rewritten,
     value_ranges,
 )
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.records import Search, SearchedLayer, digest_of, digests_of, open_rescued
-from enginewright.precision.rescue.rescue import confirming
-from enginewright.precision.search.checks import Checks
-from enginewright.precision.search.search import Journal, find_spared
-from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
+from enginewright.precision.records import Search, SearchedLayer, digest_of
+from enginewright.precision.rescue import confirming
+from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
@@ -58,19 +58,18 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
     """Write which layers are spared, what each loses alone, and which sets were tried."""
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     keep = params.precisions[precision].keep
-    source, measured, rounded, spared = open_rescued(paths.simplified, paths.calibrated, paths.rescued, samples)
+    given = open_rescued(paths.simplified, paths.calibrated, paths.rescued, samples, dialect, keep)
     if not len(samples):
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
-    plain = load_graph(source)
+    plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
     require_kept_exist(keep, plain)
-    given = Ingredients(source, measured, samples.cycled(1), dialect, keep, spared, rounded)
     graph = rewritten(plain, dialect, precision) or plain
     known, how, held = samples.manifest, params.model, confirming(len(samples))
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
         question = (
-            *(graph_sha256(source), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(paths.code)),
-            *(digests_of(rounded or {}), *spared, precision, dialect.model_dump(), keep.model_dump(), how.scores),
+            *(graph_sha256(given.graph), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(paths.code)),
+            *(rescue, precision, dialect.model_dump(), keep.model_dump(), how.scores),
             *(known.task, how.boxes.model_dump()),
         )
         # Sums may differ in their last bits with another number of threads.
@@ -79,11 +78,11 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         rounding = _rounding(precision, graph, given, ranges)
         layers = arithmetic_nodes(graph, rounding.kept)
         work = shares_of_work(graph, layers, given.sample)
-        there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
+        there = running_on(cluster, graph, scratch) if cluster else None
         convert = _converter(precision, given._replace(ranges=ranges), graph, rounding)
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
-        checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there.exact if there else None)
-        trial = LayerTrial(checks, rounding, convert, there)
+        checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there)
+        trial = LayerTrial(checks, rounding, convert, scratch, cluster)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
@@ -91,7 +90,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         precision=precision,
         calibration=measured.cache_sha256,
         model=measured.model_sha256,
-        rescue=digest_of(paths.rescued),
+        rescue=rescue,
         layers=tuple(
             SearchedLayer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
             for name in layers
@@ -125,7 +124,7 @@ def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, withou
     require_tensors(given.ranges, tensors_in_int8(graph, kept, given.dialect.exact_sums))
     largest = given.dialect.largest_weight if precision == "int8" else PRECISIONS[precision].largest
     ranges, exact_sums = value_ranges(without, given.dialect), given.dialect.exact_sums
-    return Rounding(ranges, kept, largest, given.rounded or {}, precision, exact_sums)
+    return Rounding(ranges, kept, largest, given.rounded, precision, exact_sums)
 
 
 def _converter(
@@ -136,4 +135,4 @@ def _converter(
         return lambda spared: write_int8(
             graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded, rounding.exact_sums
         )
-    return lambda spared: quantize_in_dialect(precision, given._replace(spared=[*given.spared, *spared]))[0]
+    return lambda spared: quantize_in_dialect(precision, given._replace(spared=(*given.spared, *spared)))[0]

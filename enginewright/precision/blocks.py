@@ -19,9 +19,9 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 from enginewright.graph.onnx_file import at_opset
-from enginewright.graph.passes.find import Inserter
+from enginewright.graph.passes.find import Inserter, remove_unused
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.placement import FLOATS, setting
+from enginewright.precision.placement import FLOATS, has_rows
 from enginewright.precision.write_int8 import dtype_of
 
 Array = NDArray[np.generic]
@@ -49,8 +49,8 @@ class Blocks(NamedTuple):
 
 def in_int4(rows: Rows, size: int, dtype: np.dtype[np.generic]) -> Blocks:
     """Round to integers from -8 to 7. Of several scales, each block takes the one with the least squared error."""
-    blocks = _split(rows, size)
-    amax, least = np.maximum(_amax(blocks), TINY), np.full(blocks.shape[:-1], np.inf, np.float32)
+    blocks, amax = _in_blocks(rows, size)
+    least = np.full(amax.shape, np.inf, np.float32)
     numbers, scales = np.zeros(blocks.shape, np.int8), np.zeros(amax.shape, dtype)
     for share in SHARES:
         tried = (amax * np.float32(share / LARGEST_INT4)).astype(dtype)
@@ -64,9 +64,9 @@ def in_int4(rows: Rows, size: int, dtype: np.dtype[np.generic]) -> Blocks:
 
 def in_nvfp4(rows: Rows, size: int) -> Blocks:
     """Round to float4 (E2M1), with a scale for each block in float8 (E4M3), and one for all blocks in float32."""
-    blocks = _split(rows, size)
-    whole = np.maximum(np.abs(rows).max() / np.float32(LARGEST_NVFP4), TINY)
-    scales = np.maximum(_amax(blocks) / LARGEST_FP4 / whole, SMALLEST_FP8).astype(ml_dtypes.float8_e4m3fn)
+    blocks, amax = _in_blocks(rows, size)
+    whole = np.maximum(amax.max() / np.float32(LARGEST_NVFP4), TINY)
+    scales = np.maximum(amax / LARGEST_FP4 / whole, SMALLEST_FP8).astype(ml_dtypes.float8_e4m3fn)
     exact = (scales.astype(np.float32) * whole)[..., None]
     numbers = np.clip(blocks / exact, -LARGEST_FP4, LARGEST_FP4).astype(ml_dtypes.float4_e2m1fn)
     return Blocks(numbers.reshape(rows.shape), scales, np.asarray(whole, np.float32))
@@ -74,18 +74,16 @@ def in_nvfp4(rows: Rows, size: int) -> Blocks:
 
 def in_mxfp8(rows: Rows, size: int) -> Blocks:
     """Round to float8 (E4M3), with a power of two as the scale of each block, as a byte (E8M0)."""
-    blocks = _split(rows, size)
-    powers = np.ceil(np.log2(np.maximum(_amax(blocks), TINY) / LARGEST_FP8))
+    blocks, amax = _in_blocks(rows, size)
+    powers = np.ceil(np.log2(amax / LARGEST_FP8))
     numbers = (blocks / np.exp2(powers)[..., None]).astype(ml_dtypes.float8_e4m3fn)
     return Blocks(numbers.reshape(rows.shape), (powers + E8M0_OF_ONE).astype(np.uint8))
 
 
-def _split(rows: Rows, size: int) -> Rows:
-    return rows.reshape(len(rows), -1, size)
-
-
-def _amax(blocks: Rows) -> Rows:
-    return np.asarray(np.abs(blocks).max(axis=-1), np.float32)
+def _in_blocks(rows: Rows, size: int) -> tuple[Rows, Rows]:
+    """Return the blocks of each row, and the largest magnitude in each."""
+    blocks = rows.reshape(len(rows), -1, size)
+    return blocks, np.maximum(np.abs(blocks).max(axis=-1), np.float32(TINY))
 
 
 class Written(NamedTuple):
@@ -112,6 +110,7 @@ def write_blocks(
         else:
             writer.round_operands(product)
             in_blocks.append(node.name or "")
+    remove_unused(writer.model)  # weights that are in blocks now
     return Written(ir.to_proto(writer.model), in_blocks, stay)
 
 
@@ -121,21 +120,20 @@ class Product(NamedTuple):
     node: ir.Node
     read: ir.Value
     weights: ir.Value
-    has_rows: bool  # the weights lie as rows that are summed over, as PyTorch has them
-    rows: Rows
+    rows: Rows  # of the weights
 
 
 def _product_of(node: ir.Node) -> Product | None:
-    if node.op_type not in ("MatMul", "Gemm") or node.domain or setting(node, "transA"):
+    is_turned = node.attributes.get_int("transA", 0) == 1
+    if node.op_type not in ("MatMul", "Gemm") or node.domain or is_turned:
         return None
     read, weights = node.inputs[:2]
     if read is None or read.const_value is not None or weights is None or weights.const_value is None:
         return None
     if len(weights.const_value.shape) != 2 or weights.dtype not in FLOATS:
         return None
-    has_rows = node.op_type == "Gemm" and bool(setting(node, "transB"))
     array = weights.const_value.numpy().astype(np.float32)
-    return Product(node, read, weights, has_rows, array if has_rows else np.ascontiguousarray(array.T))
+    return Product(node, read, weights, array if has_rows(node) else np.ascontiguousarray(array.T))
 
 
 class BlockWriter:
@@ -166,14 +164,11 @@ class BlockWriter:
         """Let a product read rounded weights, and if these are not rounded alone, a rounded activation."""
         if self._precision != "int4":
             self._round(product, 0, product.read)
-        weights = product.weights
-        self._round(product, 1, weights)
-        if not weights.uses() and not weights.is_graph_output():
-            self.model.graph.initializers.pop(weights.name or "")
+        self._round(product, 1, product.weights)
 
     def _round(self, product: Product, index: int, exact: ir.Value) -> None:
         """Write the nodes that round an operand in front of its first reader. Others with it read the same."""
-        key = exact, index == 1 and product.has_rows
+        key = exact, index == 1 and has_rows(product.node)
         if key not in self._rounded:
             rounded = self._weights(product) if index else self._activation(product)
             rounded.type, rounded.shape = exact.type, exact.shape  # which no tool infers
@@ -186,7 +181,7 @@ class BlockWriter:
         match self._precision:
             case "int4":
                 kind, made = "int4", in_int4(rows, size, dtype_of(exact))
-                if not product.has_rows:
+                if not has_rows(product.node):
                     made = made._replace(numbers=made.numbers.T, scales=made.scales.T)
             case "nvfp4":
                 kind, made = "fp4", in_nvfp4(rows, size)
@@ -195,14 +190,16 @@ class BlockWriter:
         numbers = self._add.constant(product.node, f"{name}.{kind}", made.numbers)
         scales = self._add.constant(product.node, f"{name}.scale", made.scales)
         if kind == "int4":
-            axis = int(product.has_rows)
+            axis = int(has_rows(product.node))
             return self._write("DequantizeLinear", [numbers, scales], f"{name}.rounded", axis=axis, block_size=size)[0]
         if kind == "fp4":
             whole = self._add.constant(product.node, f"{name}.scale_of_scales", made.of_scales)
             floats = self._from_nvfp4(exact, numbers, scales, whole)
         else:
             floats = self._from_mxfp8(exact, numbers, scales)
-        return floats if product.has_rows else self._write("Transpose", [floats], f"{name}.turned", perm=[1, 0])[0]
+        return (
+            floats if has_rows(product.node) else self._write("Transpose", [floats], f"{name}.turned", perm=[1, 0])[0]
+        )
 
     def _activation(self, product: Product) -> ir.Value:
         """Round what a product reads: as a stack of matrices, if it has more axes."""

@@ -14,15 +14,10 @@ class Dialect(Record):
     """All that the stage convert must know of the machine. Machines of one dialect share their graphs."""
 
     rest: Rest
-    largest_weight: int  # of int8
+    largest_weight: int  # of int8: less than all where products of any two bytes cannot be added
     compiler: Literal["tensorrt", "cpu", "cuda"]  # TensorRT, or ONNX Runtime or OpenVINO on such a device
     exact_sums: bool  # a sum takes what a Conv makes for it alone before that is rounded
     by_channel: bool = False  # depthwise convolutions in int8 take a scale for each channel that they read
-
-    @property
-    def adds_exactly(self) -> bool:
-        """Tell whether products of any two bytes can be added."""
-        return self.largest_weight == PRECISIONS["int8"].largest
 
 
 def dialect_of(runtime: str, device: str, instruction_sets: str, varies: bool = True) -> Dialect:

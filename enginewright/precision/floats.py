@@ -57,7 +57,7 @@ def nodes_in_floats(
     """Return the nodes that int8 or fp8 leaves in the type `rest`, each with the reason: eight bits cannot hold them,
     the machine cannot calculate with them, or float16 cannot hold the scale of a tensor that they read."""
     found: dict[str, str] = {}
-    if precision == "int8" and not dialect.adds_exactly:
+    if precision == "int8" and dialect.largest_weight < PRECISIONS["int8"].largest:
         found = dict.fromkeys(products_of_activations(model), OVERFLOWS)
     found |= nodes_beyond_int8(model, amax)
     if rest == "fp16":  # an example are ConvNeXt's branches, which are multiplied by 1e-6 before training
@@ -120,10 +120,8 @@ def _averaged_square(node: ir.Node) -> ir.Node | None:
 def _places(node: ir.Node) -> bool:
     """Tell whether it is a transposed convolution whose kernels hold a single one each."""
     weights = constant_at(node) if node.op_type == "ConvTranspose" else None
-    if weights is None:
-        return False
-    kernels = weights.numpy()
-    return bool(kernels.max() == 1 and np.all(np.count_nonzero(kernels.reshape(len(kernels), -1), axis=1) == 1))
+    kernels = np.zeros((1, 1)) if weights is None else weights.numpy().reshape(weights.shape.numpy()[0], -1)
+    return bool(kernels.max() == 1 and np.all(np.count_nonzero(kernels, axis=1) == 1))
 
 
 def _adds_normalized(node: ir.Node) -> bool:
@@ -136,29 +134,30 @@ def _adds_normalized(node: ir.Node) -> bool:
 def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
     """Return the nodes after all products that make an output of three axes: rows of numbers. Those of a detector are
     corners of boxes, in pixels: 256 steps are pixels apart, as are numbers in bf16 from 512 on."""
-    leads_to_product: set[str] = set()  # names of tensors
-    for node in reversed(model.graph.node):  # which come in the order of execution
-        if node.op_type in PRODUCTS or leads_to_product.intersection(node.output):
-            leads_to_product.update(node.input)
-    made_by = {name: node for node in model.graph.node for name in node.output}
-    found: dict[str, None] = {}
-    waiting = [output.name for output in model.graph.output if len(output.type.tensor_type.shape.dim) == 3]
+    graph = ir.from_proto(model).graph
+    leads_to_product = set[ir.Value | None]()
+    for node in reversed(graph):
+        if node.op_type in PRODUCTS or leads_to_product.intersection(node.outputs):
+            leads_to_product.update(node.inputs)
+    found: dict[ir.Node, None] = {}
+    waiting: list[ir.Value | None] = [output for output in graph.outputs if len(output.shape or ()) == 3]
     while waiting:
-        node = made_by.get(waiting.pop())
-        last = node is not None and node.op_type not in PRODUCTS and not leads_to_product.intersection(node.output)
-        if node is not None and last and node.name not in found:
-            found[node.name] = None
-            waiting += node.input
-    return list(found)
+        maker = _maker(waiting.pop())
+        is_last = maker is not None and maker.op_type not in PRODUCTS and leads_to_product.isdisjoint(maker.outputs)
+        if maker is not None and is_last and maker not in found:
+            found[maker] = None
+            waiting += maker.inputs
+    return [node.name or "" for node in found]
 
 
 def nodes_adding_scattered(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
     network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
-    scattering = [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND")]
-    return [
-        node for node in scattering if any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
-    ]
+
+    def reduces(node: onnx.NodeProto) -> bool:
+        return any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
+
+    return [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND") and reduces(node)]
 
 
 RECURRENT = ("GRU", "LSTM", "RNN")

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginewright.graph.passes.find import remove_unused
-from enginewright.precision.placement import PASSED_ON, PRODUCTS
+from enginewright.precision.placement import PASSED_ON, PRODUCTS, array_of
 
 ACTIVATIONS = {"Clip", "Gelu", "HardSigmoid", "HardSwish", "Mul", "Relu", "Sigmoid"}
 FUSED_ON = PASSED_ON | ACTIVATIONS | {"BatchNormalization"}
@@ -55,13 +55,6 @@ def pair_before(value: ir.Value | None) -> Pair | None:
     return Pair(quantize, dequantize)
 
 
-def array_of(value: ir.Value | None) -> NDArray[Any]:
-    """Return the numbers of a constant."""
-    assert value is not None
-    assert value.const_value is not None
-    return value.const_value.numpy()
-
-
 def set_array(value: ir.Value, array: NDArray[Any]) -> None:
     value.const_value = ir.tensor(array, name=value.name)
     value.dtype = value.const_value.dtype
@@ -87,9 +80,7 @@ def mend_fusions(model: ir.Model) -> None:
 
 def _free_weights(node: ir.Node) -> None:
     """Let a product read weights as they are if they meet floats: ModelOpt leaves Q/DQ nodes of some in attention.
-
-    They save nothing there, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())".
-    """
+    They save nothing, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())"."""
     for index, other in ((1, node.inputs[0]), (0, node.inputs[1])):
         weights = pair_before(node.inputs[index])
         if weights and weights.exact.const_value is not None and not _is_rounded(other):

@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.precisions import Keep, Rest
 from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import SampleSet
 from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import changed_by
@@ -27,12 +29,14 @@ from enginewright.graph.passes.for_one_compiler import (
     spell_out_hard_swish,
 )
 from enginewright.precision.blocks import Written, write_blocks
-from enginewright.precision.calibration.cache import Calibration, require_tensors
+from enginewright.precision.calibration.cache import Calibration, require_match, require_tensors
+from enginewright.precision.calibration.calibrate import with_ranges
 from enginewright.precision.cast import cast
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import kept_nodes, nodes_in_floats
-from enginewright.precision.quantize import activations, quantize, quantized_activations
-from enginewright.precision.write_int8 import Bounds, Rounded, tensors_in_int8, write_int8
+from enginewright.precision.quantize import activations, quantize, quantized_activations, set_weights
+from enginewright.precision.records import RESCUE, Mix, Rescue, Search, digest_of, read_rounded
+from enginewright.precision.write_int8 import Bounds, tensors_in_int8, write_int8
 
 REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
     ("tensorrt", "bf16"): (spell_out_hard_swish,),
@@ -81,8 +85,8 @@ class Ingredients(NamedTuple):
     sample: Feeds  # one
     dialect: Dialect
     keep: Keep  # what the user leaves in floating point
-    spared: Collection[str] = ()  # the nodes that a search leaves there
-    rounded: Rounded | None = None  # weights that are rounded already; others take the nearest byte
+    spared: tuple[str, ...] = ()  # the nodes that a rescue and a search leave there
+    rounded: Mapping[str, NDArray[np.int8]] = {}  # weights that are rounded already; others take the nearest byte
 
     @property
     def rest(self) -> Rest:
@@ -95,6 +99,51 @@ class Ingredients(NamedTuple):
     def kept(self, precision: str, graph: onnx.ModelProto) -> frozenset[str]:
         """Return the names of all nodes that stay in floating point."""
         return frozenset({*self.beyond(precision, graph), *kept_nodes(self.keep, graph), *self.spared})
+
+
+def open_calibrated(folder: Path, calibrated: Path, samples: SampleSet, dialect: Dialect, keep: Keep) -> Ingredients:
+    """Refuse ranges that are of another graph or of other samples."""
+    graph, ranges = folder / "model.onnx", Calibration.read(calibrated / "calibration.json")
+    require_match(ranges, calibrated / "calibration.cache", graph, samples)
+    return Ingredients(graph, ranges, samples.cycled(1), dialect, keep)
+
+
+def open_rescued(
+    simplified: Path, calibrated: Path, rescued: Path | None, samples: SampleSet, dialect: Dialect, keep: Keep
+) -> Ingredients:
+    """Return what was rescued, and what was calibrated where nothing was, or where there was no rescue (None)."""
+    if rescued is None:
+        return open_calibrated(simplified, calibrated, samples, dialect, keep)
+    graph, ranges = (rescued, rescued) if (rescued / "model.onnx").exists() else (simplified, calibrated)
+    given = open_calibrated(graph, ranges, samples, dialect, keep)
+    return given._replace(rounded=read_rounded(rescued), spared=Rescue.read(rescued / RESCUE).spared)
+
+
+def spare_searched(given: Ingredients, found: Path, rescued: Path) -> Ingredients:
+    """Leave in floating point what the search in a file has found. Refuse what it found with another graph, other
+    ranges or another rescue."""
+    search, ranges = Search.read(found), given.ranges
+    if (search.calibration, search.model, search.rescue) != (*ranges.origin, digest_of(rescued)):
+        raise EnginewrightError(
+            f"{found} was searched with another calibration, model or rescue: run `dvc repro search` again"
+        )
+    return given._replace(spared=(*given.spared, *search.spared))
+
+
+def spare_mixed(given: Ingredients, mix: Mix) -> Ingredients:
+    """Do the same with what a search had found before a mix."""
+    if (mix.calibration, mix.model) != given.ranges.origin:
+        raise EnginewrightError(f"{mix.precision} was mixed with another calibration or model: run `dvc repro` again")
+    return given._replace(spared=(*given.spared, *mix.spared))
+
+
+def for_compiler(precision: str, given: Ingredients, folder: Path) -> Ingredients:
+    """Return the same with the graph as the compiler takes it, which is written into the folder if it is another."""
+    graph = rewritten(load_graph(given.graph), given.dialect, precision)
+    if graph is None:
+        return given
+    save_graph(graph, folder / "model.onnx")
+    return given._replace(graph=folder / "model.onnx")
 
 
 def _keeping(keep: Keep, names: Iterable[str]) -> Keep:
@@ -119,10 +168,10 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
             dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # ModelOpt leaves out what has no range
             _keeping(given.keep, (*high, *given.spared)),
             given.rest,
-            sample=given.sample,
-            largest_weight=dialect.largest_weight,
-            rounded=given.rounded,
+            given.sample,
         )
+        if precision == "int8":
+            made = set_weights(made, dialect.largest_weight, given.rounded)
         require_tensors(given.ranges, quantized_activations(made, graph))
     if not given.spared and all(node.op_type != "QuantizeLinear" for node in made.graph.node):
         why = next((f"{name} and others: {reason}" for name, reason in high.items()), "keep leaves it nothing to round")
@@ -174,7 +223,7 @@ def quantize_beside(
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the int8 graph in which the nodes of these names are in other precisions, and the nodes that eight bits
     cannot hold. These, and what the user and a search leave in floating point, stay as they are in the int8 graph."""
-    mixed = given._replace(spared=[*given.spared, *chain(*floating.values())])
+    mixed = given._replace(spared=(*given.spared, *chain(*floating.values())))
     with scratch_folder() as scratch:
         for precision, nodes in floating.items():
             if precision != given.rest:
@@ -182,16 +231,9 @@ def quantize_beside(
                 others = _keeping(NOTHING, (name for name in names if name not in nodes))
                 model = cast(mixed.graph, precision, others, given.sample)
                 save_graph(model, path)
-                mixed = mixed._replace(graph=path, ranges=_with_casts(mixed.ranges, model))
+                known = value_ranges(mixed.ranges, mixed.dialect)
+                for cast_node in model.graph.node:  # what it returns has the range of what it reads
+                    if cast_node.op_type == "Cast" and cast_node.input[0] in known:
+                        known.setdefault(cast_node.output[0], known[cast_node.input[0]])
+                mixed = mixed._replace(graph=path, ranges=with_ranges(mixed.ranges, known))
         return quantize_in_dialect("int8", mixed)
-
-
-def _with_casts(ranges: Calibration, model: onnx.ModelProto) -> Calibration:
-    """Return the ranges with those of what Casts return, which may be rounded, too: those of what they read."""
-    amax, lowest = dict(ranges.amax), dict(ranges.lowest)
-    for node in model.graph.node:
-        if node.op_type == "Cast":
-            for known in (amax, lowest):
-                if node.input[0] in known:
-                    known.setdefault(node.output[0], known[node.input[0]])
-    return ranges.model_copy(update={"amax": amax, "lowest": lowest})

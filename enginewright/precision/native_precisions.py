@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+import onnx.parser
+from onnx import TensorProto, numpy_helper
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, RUNTIMES
@@ -49,41 +50,33 @@ def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:
 
 def convolution(precision: str) -> onnx.ModelProto:
     """Return a graph of one convolution: in a float precision as AutoCast writes it, quantized as ModelOpt does."""
-    weights = np.random.default_rng(0).normal(0, 0.1, (CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
-    facts, element = PRECISIONS[precision], int(TensorProto.DataType.Value(PRECISIONS[precision].onnx_type))
-    multiplied = helper.make_node("Conv", ["x", "w"], ["y"], "convolution", pads=[1, 1, 1, 1])
-    initializers = [numpy_helper.from_array(weights, "weights")]
-    if facts.is_quantized:
-        nodes = [*_quantized("input", "x"), *_quantized("weights", "w"), multiplied, *_quantized("y", "logits")]
-        scale = numpy_helper.from_array(np.array(0.05, np.float32), "scale")
-        initializers += [scale, helper.make_tensor("zero", element, [], [0])]
+    kind, constants = PRECISIONS[precision].onnx_type, ""
+    multiplied = "[convolution] y = Conv <pads = [1, 1, 1, 1]> (x, w)"
+    if PRECISIONS[precision].is_quantized:
+        constants = f"<float scale = {{0.05}}, {kind.lower()} zero = {{0}}>"
+        nodes = f"{_rounded('input', 'x')} {_rounded('weights', 'w')} {multiplied} {_rounded('y', 'logits')}"
     else:
-        casts = (("input", "x", element), ("weights", "w", element), ("y", "logits", TensorProto.FLOAT))
-        cast_input, cast_weights, cast_output = (helper.make_node("Cast", [a], [b], to=to) for a, b, to in casts)
-        nodes = [cast_input, cast_weights, multiplied, cast_output]
-    shape: list[str | int | None] = ["batch", CHANNELS, SIZE, SIZE]
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("input", "logits")]
-    graph = helper.make_graph(nodes, "probe", tensors[:1], tensors[1:], initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+        cast = f"Cast <to = {TensorProto.DataType.Value(kind)}>"
+        nodes = f"x = {cast} (input) w = {cast} (weights) {multiplied} logits = Cast <to = {TensorProto.FLOAT}> (y)"
+    return _probe(f"batch, {CHANNELS}, {SIZE}, {SIZE}", constants, nodes, (CHANNELS, CHANNELS, 3, 3))
+
+
+def _rounded(name: str, result: str) -> str:
+    quantized = f"{name}_q = QuantizeLinear ({name}, scale, zero)"
+    return f"{quantized} {result} = DequantizeLinear ({name}_q, scale, zero)"
 
 
 def product(precision: str) -> onnx.ModelProto:
     """Return a graph of one product of matrices in blocks, as `convert` writes it."""
     from enginewright.precision.blocks import write_blocks  # here: it takes a moment to import
 
-    weights = np.random.default_rng(0).normal(0, 0.1, (COLUMNS, COLUMNS)).astype(np.float32)
-    tensors = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", COLUMNS]) for name in ("input", "logits")
-    ]
-    multiplied = helper.make_node("MatMul", ["input", "weights"], ["logits"], "product")
-    constants = [numpy_helper.from_array(weights, "weights")]
-    graph = helper.make_graph([multiplied], "probe", tensors[:1], tensors[1:], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
-    return write_blocks(model, precision, {"product": 4.0}).model
+    plain = _probe(f"batch, {COLUMNS}", "", "[product] logits = MatMul (input, weights)", (COLUMNS, COLUMNS))
+    return write_blocks(plain, precision, {"product": 4.0}).model
 
 
-def _quantized(name: str, result: str) -> list[onnx.NodeProto]:
-    return [
-        helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"{name}_q"]),
-        helper.make_node("DequantizeLinear", [f"{name}_q", "scale", "zero"], [result]),
-    ]
+def _probe(shape: str, constants: str, nodes: str, weights: tuple[int, ...]) -> onnx.ModelProto:
+    graph = f"probe (float[{shape}] input) => (float[{shape}] logits) {constants} {{ {nodes} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {OPSET}]> {graph}')
+    random = np.random.default_rng(0).normal(0, 0.1, weights).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(random, "weights"))
+    return model

@@ -1,9 +1,11 @@
 """Find the tensors that a CPU's compiler should read as bytes. For TensorRT, ModelOpt does that."""
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from enginewright.graph.shapes import as_ir
 
@@ -53,9 +55,10 @@ class Placement:
     def groups(self) -> list[Group]:
         """Return the tensors to round. Those that a Concat or the like brings together share a scale."""
         found: list[tuple[Group, set[ir.Node]]] = []  # each with the nodes that pass it on
-        for value in self._values():
+        for value in [*self._graph.inputs, *(value for node in self._graph for value in node.outputs)]:
             readers = [(node, index) for node, index in value.uses() if self._reads_bytes(node, index)]
-            if not readers or self._is_rounded_before(value):
+            maker = value.producer()
+            if not readers or (maker in self._passing and self._reads_bytes(maker, 0)):  # it is rounded before
                 continue
             # A product of two activations reads the bytes that others read, which spares a copy in floating point. For
             # its own sake it is not worth rounding.
@@ -66,11 +69,6 @@ class Placement:
                 group, nodes = joined[0] | group, joined[1] | nodes
             found.append((group, nodes))
         return [group for group, _ in found]
-
-    def _values(self) -> Iterator[ir.Value]:
-        yield from self._graph.inputs
-        for node in self._graph:
-            yield from node.outputs
 
     def _reads_bytes(self, node: ir.Node, index: int) -> bool:
         """Tell whether the node calculates with this input, joins it to others, or passes it on to such nodes alone."""
@@ -98,10 +96,6 @@ class Placement:
             )
         return self._before_products[value]
 
-    def _is_rounded_before(self, value: ir.Value) -> bool:
-        maker = value.producer()
-        return maker in self._passing and self._reads_bytes(maker, 0)
-
     def _passing_on(self, value: ir.Value) -> Iterator[ir.Node]:
         for node, index in value.uses():
             if node in self._passing and self._reads_bytes(node, index):
@@ -118,8 +112,12 @@ def arithmetic_nodes(model: onnx.ModelProto, kept: Collection[str]) -> list[str]
 
 def read_by_channel(group: Group) -> bool:
     """Tell whether depthwise convolutions alone read it: each channel may have a scale of its own then."""
-    readers = [node for each in group.values() for node, _ in each]
-    return len(group) == 1 and all(map(_is_depthwise, readers))
+
+    def is_depthwise(node: ir.Node) -> bool:
+        weights = constant_at(node) if node.op_type == "Conv" else None
+        return weights is not None and node.attributes.get_int("group", 1) > 1 and weights.shape.numpy()[1] == 1
+
+    return len(group) == 1 and all(is_depthwise(node) for each in group.values() for node, _ in each)
 
 
 def tensors_by_channel(model: onnx.ModelProto) -> list[str]:
@@ -159,9 +157,11 @@ def constant_at(node: ir.Node, index: int = 1) -> ir.TensorProtocol | None:
     return value.const_value if value is not None else None
 
 
-def _is_depthwise(node: ir.Node) -> bool:
-    weights = constant_at(node) if node.op_type == "Conv" else None
-    return weights is not None and setting(node, "group", 1) > 1 and weights.shape.numpy()[1] == 1
+def array_of(value: ir.Value | None) -> NDArray[Any]:
+    """Return the numbers of a constant."""
+    assert value is not None
+    assert value.const_value is not None
+    return value.const_value.numpy()
 
 
 def _without_patches(products: list[ir.Node]) -> list[ir.Node]:
@@ -178,8 +178,8 @@ def _cuts_patches(node: ir.Node) -> bool:
     if node.op_type != "Conv" or weights is None:
         return False
     of_group, *kernel = weights.shape.numpy()[1:]
-    strides = list(node.attributes["strides"].as_ints()) if "strides" in node.attributes else []
-    return of_group * setting(node, "group", 1) < PIXEL and kernel == strides and kernel != [1] * len(kernel)
+    channels, strides = of_group * node.attributes.get_int("group", 1), node.attributes.get_ints("strides", ())
+    return channels < PIXEL and kernel == list(strides) != [1] * len(kernel)
 
 
 def _are_shares(value: ir.Value | None) -> bool:
@@ -193,11 +193,10 @@ def _ends_attention(node: ir.Node) -> bool:
     Transpose in, unless there is a rounding before it, or between it and the Reshape behind."""
     if node.op_type == "Reshape" and node.inputs[0] is not None and (before := node.inputs[0].producer()):
         return before.op_type == "Transpose" and _ends_attention(before)
-    if node.op_type != "Transpose" or "perm" not in node.attributes or node.inputs[0] is None:
+    product = node.inputs[0].producer() if node.op_type == "Transpose" and node.inputs[0] is not None else None
+    if product is None or list(node.attributes.get_ints("perm", ())) != HEADS_SIDE_BY_SIDE:
         return False
-    product = node.inputs[0].producer()
-    weighs = product is not None and product.op_type == "MatMul" and any(map(_are_shares, product.inputs))
-    return weighs and list(node.attributes["perm"].as_ints()) == HEADS_SIDE_BY_SIDE
+    return product.op_type == "MatMul" and any(map(_are_shares, product.inputs))
 
 
 def _is_narrow(matrix: ir.Value | None) -> bool:
@@ -217,8 +216,9 @@ def _bias_behind(product: ir.Node) -> Reader | None:
     return (add, place) if bias is not None and bias.shape.numpy()[-1:] == (bias.size,) == columns else None
 
 
-def setting(node: ir.Node, name: str, default: int = 0) -> int:
-    return node.attributes[name].as_int() if name in node.attributes else default
+def has_rows(node: ir.Node) -> bool:
+    """Tell whether each output of a product of matrices has a row of the weights, as PyTorch has them, not a column."""
+    return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
 
 
 def _is_sum(node: ir.Node) -> bool:
@@ -257,10 +257,8 @@ def _only_reader(value: ir.Value) -> Reader | None:
 
 
 def axes_of(node: ir.Node) -> list[int]:
-    if "axes" in node.attributes:
-        return list(node.attributes["axes"].as_ints())
     axes = constant_at(node)
-    return axes.numpy().tolist() if axes is not None else []
+    return axes.numpy().tolist() if axes is not None else list(node.attributes.get_ints("axes", ()))
 
 
 def _passes_on(node: ir.Node) -> bool:

@@ -22,8 +22,8 @@ from enginewright.graph.shapes import shapes_of
 from enginewright.precision.calibration.cache import read_cache, write_cache
 from enginewright.precision.cast import calling_modelopt, trial_batch
 from enginewright.precision.floats import LARGEST_FLOAT16, SMALLEST_FLOAT16_SCALE, kept_nodes, nodes_adding_scattered
-from enginewright.precision.fusion import Pair, array_of, mend_fusions, pair_before, set_array
-from enginewright.precision.placement import setting
+from enginewright.precision.fusion import Pair, mend_fusions, pair_before, set_array
+from enginewright.precision.placement import array_of
 from enginewright.precision.write_int8 import Rounded
 
 # TensorRT 10.6 writes the sums of an fp8 Conv as float16 before it multiplies them by the scales, if an Add follows. On
@@ -38,15 +38,12 @@ def quantize(
     amax: Mapping[str, float],
     keep: Keep,
     rest: Rest,
-    *,
     sample: Feeds = NO_SAMPLE,
-    largest_weight: int = PRECISIONS["int8"].largest,
-    rounded: Rounded | None = None,
 ) -> onnx.ModelProto:
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
-    The scales and all unquantized nodes have the type `rest`. `sample` is one that the graph accepts. `largest_weight`
-    is for int8 alone, as are weights that are `rounded` already. A tensor without a range stays as it is.
+    The scales and all unquantized nodes have the type `rest`. `sample` is one that the graph accepts. A tensor without
+    a range stays as it is.
     """
     graph = load_graph(source)
     light, replaced = with_stand_ins(graph, kept_nodes(keep, graph))
@@ -79,16 +76,12 @@ def quantize(
         _set_float16_scales(made, graph)
     if precision == "fp8":
         _set_fp8_scales(made, written)
-    if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
-        _limit_weights(made, largest_weight)
     _require_usable_scales(made)
     for (name, place), weights in replaced.items():
         _put_back(made, made.graph.node(name), place, weights)
     if precision == "fp8":
         _set_fp8_weight_scales(made, amax)
     mend_fusions(made)
-    if rounded:
-        _set_rounded(made, rounded)
     return ir.to_proto(made)
 
 
@@ -136,10 +129,9 @@ def _put_back(model: ir.Model, node: ir.Node, place: int, weights: ir.Value) -> 
     stand_in, array = array_of(pair.exact if pair else node.inputs[place]), array_of(weights)
     limits = np.finfo(stand_in.dtype)
     own = add_constant(model, node, weights.name or "", array.clip(limits.min, limits.max).astype(stand_in.dtype))
-    scales: dict[ir.Value, ir.Value] = {}  # two in a float16 graph, otherwise one
+    scales: dict[ir.Value | None, ir.Value] = {}  # two in a float16 graph, otherwise one
     for each in pair or ():
         _, scale, zero = each.inputs
-        assert scale is not None
         if scale not in scales:
             name = f"{weights.name}_scale{len(scales) or ''}"
             scales[scale] = add_constant(model, node, name, _scale_like(array_of(scale), each, stand_in, array))
@@ -157,8 +149,7 @@ def _scale_like(given: NDArray[Any], node: ir.Node, stand_in: NDArray[Any], arra
     widest, own = (np.abs(each).max(axis=others).astype(np.float32) for each in (stand_in, array))
     exact = own * (given.flat[widest.argmax()].astype(np.float32) / widest.max())
     made = np.where(exact > 0, exact, 1).reshape(given.shape).astype(given.dtype)
-    limited: NDArray[Any] = np.maximum(made, np.finfo(given.dtype).smallest_subnormal)
-    return limited
+    return np.asarray(np.maximum(made, np.finfo(given.dtype).smallest_subnormal))
 
 
 # Write scales, and weights that are rounded already.
@@ -201,7 +192,7 @@ def _set_fp8_weight_scales(model: ir.Model, amax: Mapping[str, float]) -> None:
         activation, back = map(pair_before, product.inputs[:2]) if len(product.inputs) > 1 else (None, None)
         if activation is None or back is None or back.exact.const_value is None:
             continue
-        weights, axis = array_of(back.exact).astype(np.float64), setting(back.quantize, "axis", 1)
+        weights, axis = array_of(back.exact).astype(np.float64), back.quantize.attributes.get_int("axis", 1)
         scales = array_of(back.scale)
         others = tuple(each for each in range(weights.ndim) if scales.size == 1 or each != axis % weights.ndim)
         needed = np.abs(weights).max(axis=others) / PRECISIONS["fp8"].largest
@@ -215,23 +206,22 @@ def _set_fp8_weight_scales(model: ir.Model, amax: Mapping[str, float]) -> None:
             set_array(scale, written.reshape(scales.shape).astype(scales.dtype))
 
 
-def _limit_weights(model: ir.Model, largest: int) -> None:
-    """Write larger scales, with which no quantized weight is larger than that."""
-    of_weights = [pair for pair in _pairs(model) if pair.exact.const_value is not None]
+def set_weights(model: onnx.ModelProto, largest: int, rounded: Rounded) -> onnx.ModelProto:
+    """Return an int8 graph with larger scales, with which no quantized weight is larger than that, and with multiples
+    of the scales in place of the weights that are `rounded` already, so that rounding takes these bytes."""
+    changed = ir.from_proto(model)
+    of_weights = [pair for pair in _pairs(changed) if pair.exact.const_value is not None]
     for scale in {scale for pair in of_weights for scale in pair.scales}:
         scales = array_of(scale)
         set_array(scale, scales * scales.dtype.type(PRECISIONS["int8"].largest / largest))
-
-
-def _set_rounded(model: ir.Model, rounded: Rounded) -> None:
-    """Write multiples of the scales in place of weights that are still in int8, so that rounding takes these bytes."""
-    for pair in _pairs(model):
+    for pair in of_weights:
         steps = rounded.get(pair.exact.name or "")
         if steps is not None and pair.scale.const_value is not None:
-            scales, axis = array_of(pair.scale), setting(pair.quantize, "axis", 1)
+            scales, axis = array_of(pair.scale), pair.quantize.attributes.get_int("axis", 1)
             along = [-1 if place == axis % steps.ndim else 1 for place in range(steps.ndim)]
             written = steps * scales.reshape(along if scales.size > 1 else 1)
             set_array(pair.exact, written.astype(array_of(pair.exact).dtype))
+    return ir.to_proto(changed)
 
 
 def _require_usable_scales(model: ir.Model) -> None:

@@ -1,19 +1,15 @@
 """The JSON documents of the stages rescue, search and mix: what was tried, what each try brought, and the answer."""
 
-import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
-from pydantic import model_validator
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import Record, sha256
 from enginewright.core.params.precisions import Keep, RescueName
 from enginewright.core.text import counted, first_few, in_one_line
-from enginewright.data.sample_set import SampleSet
-from enginewright.precision.calibration.cache import Calibration, require_match
 from enginewright.precision.write_int8 import Rounded
 
 RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
@@ -58,32 +54,6 @@ def errors_in_words(error: float | None, at_once: float | None) -> str:
     return "nothing changes" if error is None or at_once is None else f"{error:.2%} ({at_once:.2%})"
 
 
-class Rescued(NamedTuple):
-    """The graph that a precision is made from, its ranges, and weights that are rounded already."""
-
-    graph: Path
-    ranges: Calibration
-    rounded: Rounded
-    spared: tuple[str, ...] = ()  # layers that stay in floating point
-
-
-def open_rescued(simplified: Path, calibrated: Path, rescued: Path | None, samples: SampleSet) -> Rescued:
-    """Return what was rescued, and what was calibrated where nothing was, or where there was no rescue (None)."""
-    if rescued is None:
-        return open_calibrated(simplified, calibrated, samples)
-    has_graph = (rescued / "model.onnx").exists()
-    given = (
-        open_calibrated(rescued, rescued, samples) if has_graph else open_calibrated(simplified, calibrated, samples)
-    )
-    return given._replace(rounded=read_rounded(rescued), spared=Rescue.read(rescued / RESCUE).spared)
-
-
-def open_calibrated(folder: Path, calibrated: Path, samples: SampleSet) -> Rescued:
-    graph, ranges = folder / "model.onnx", Calibration.read(calibrated / "calibration.json")
-    require_match(ranges, calibrated / "calibration.cache", graph, samples)
-    return Rescued(graph, ranges, {})
-
-
 def write_rounded(rounded: Rounded, folder: Path) -> None:
     """Write the bytes of weights. Names are numbered, as a tensor may be called what the function calls a parameter."""
     arrays: dict[str, Any] = {f"weights-{number}": array for number, array in enumerate(rounded.values())}
@@ -106,10 +76,6 @@ def digest_of(rescued: Path) -> str:
     return sha256(*sorted(file for file in rescued.iterdir() if file.is_file()))
 
 
-def digests_of(rounded: Rounded) -> dict[str, str]:
-    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in rounded.items()}
-
-
 class SearchedLayer(Record):
     """A layer that int8 could calculate."""
 
@@ -129,18 +95,17 @@ class Step(Record):
     agreement: float | None  # None if answers of the task cannot be the same
     metric_drop: float | None  # of the task's metric; None if it cannot be measured
     looked_at: int  # so many of the samples to check by, the first ones: few where they show that far too much is lost
-    changed: dict[str, int]  # all of these whose answer is another one, the worst first, and their places among them
-    used: float  # the largest part of what a threshold allows, 1 being all of it
+    spent: float  # the largest part of what a threshold allows, 1 being all of it
     at_most: float | None = None  # what other samples may take of the error allowed; None where nobody asked
 
     @property
     def is_promised(self) -> bool:
         """Tell whether it keeps the thresholds, as far as samples show that have chosen nothing."""
-        return self.used <= AIM and (self.at_most is None or self.at_most <= 1)
+        return self.spent <= AIM and (self.at_most is None or self.at_most <= 1)
 
     def in_words(self) -> str:
         others = "" if self.at_most is None else f", and on other samples up to {self.at_most:.0%} of the error allowed"
-        return f"which takes {self.used:.0%} of what the thresholds allow{others}"
+        return f"which takes {self.spent:.0%} of what the thresholds allow{others}"
 
 
 class Search(Record):
@@ -169,7 +134,7 @@ class Search(Record):
         measured = sum(layer.loss is not None for layer in self.layers)
         unmeasured = "" if measured == len(self.layers) else f"; {measured} of {len(self.layers)} layers were measured"
         if not self.spared:
-            closest = min(self.path, key=lambda step: max(step.used, step.at_most or step.used))
+            closest = min(self.path, key=lambda step: max(step.spent, step.at_most or step.spent))
             return (
                 f"no set of layers keeps the thresholds; the closest leaves {counted(closest.spared, 'layer')} in "
                 f"floating point, {closest.work:.0%} of the work, {closest.in_words()}{unmeasured}"
@@ -177,18 +142,8 @@ class Search(Record):
         share = f"{self.chosen.work:.0%} of the work"
         stay = "stays" if len(self.spared) == 1 else "stay"
         spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in floating point, {share}"
-        all_of_them = f"all of them in {self.precision} would take {all_int8.used:.0%}"
+        all_of_them = f"all of them in {self.precision} would take {all_int8.spent:.0%}"
         return f"{spared}, {self.chosen.in_words()}; {all_of_them}{unmeasured}"
-
-
-def spared_layers(found: Path, calibrated: Calibration, rescue: str) -> tuple[str, ...]:
-    """Read which layers must stay in floating point. Refuse what was found with another graph, ranges or rescue."""
-    search = Search.read(found)
-    if (search.calibration, search.model, search.rescue) != (calibrated.cache_sha256, calibrated.model_sha256, rescue):
-        raise EnginewrightError(
-            f"{found} was searched with another calibration, model or rescue: run `dvc repro search` again"
-        )
-    return search.spared
 
 
 class Speedup(Record):
@@ -214,37 +169,17 @@ class Candidate(Record):
     """A type for each block, and what that loses and gains."""
 
     assignment: Assignment
-    used: float  # the largest part of what a threshold allows, on calibration samples
+    spent: float  # the largest part of what a threshold allows, on calibration samples
     promised: Speedup  # over all int8, by the sums of layer times, with the interval over the turns
     raced: float | None  # over all int8, in one race of all; None if it breaks a threshold, or nothing was raced
 
 
-class Mix(Record):
-    precision: str
-    types: tuple[PrecisionName, ...]  # that are mixed, int8 first
-    machine: str  # that layers were timed on, and mixes raced if they were
-    traces: str | None  # the folder that layer times are from, or None: this machine
-    batch: int
-    calibration: str  # the sha256 of the ranges it is for
-    model: str | None  # and of the graph these were measured on, if known
-    blocks: tuple[BlockTimes, ...]
+class MixChoice(Record):
     candidates: tuple[Candidate, ...]  # first one for each type, which is all in it
     mixed: int | None  # the number of the best candidate that mixes types; None if there is none to try
     rival: PrecisionName  # the fastest of those in one type that keep the thresholds
     promised: Speedup | None  # the mix over its rival, by the layer times
     delivered: Speedup | None  # the same in a race, with its interval; None if nothing was raced
-    made_as: PrecisionName  # how the answer is made: a mix as int8 with nodes in other types
-    keep: Keep  # of that precision
-    is_searched: bool  # int8 follows a search, and so a rescue
-    spared: tuple[str, ...]  # the nodes that a search has left in floating point
-    floating: dict[PrecisionName, tuple[str, ...]]  # the nodes that are in each float type; none if all are in one
-
-    @model_validator(mode="after")
-    def _has_its_mix(self) -> Self:
-        mixes = [number for number, each in enumerate(self.candidates) if len({*each.assignment} & {*self.types}) > 1]
-        if self.mixed not in (None, *mixes):
-            raise ValueError(f"mixed: candidate {self.mixed} mixes nothing")
-        return self
 
     @property
     def delivers(self) -> bool:
@@ -252,17 +187,36 @@ class Mix(Record):
         return self.delivered is not None and self.delivered.low > 1
 
     @property
+    def taken(self) -> Assignment | None:
+        """Return the mix if it is made: if it won, or nothing was raced."""
+        if self.mixed is None or (self.delivered and not self.delivers):
+            return None
+        return self.candidates[self.mixed].assignment
+
+    @property
+    def made_as(self) -> PrecisionName:
+        """Return how the answer is made: a mix as int8 with nodes in other types."""
+        return "int8" if self.taken else self.rival
+
+
+class Mix(MixChoice):
+    precision: str
+    types: tuple[PrecisionName, ...]  # that are mixed, int8 first
+    machine: str  # that layers were timed on, and mixes raced if they were
+    traces: str | None  # where layer times are from, or None: this machine
+    batch: int
+    calibration: str  # the sha256 of the ranges it is for
+    model: str | None  # and of the graph these were measured on, if known
+    blocks: tuple[BlockTimes, ...]
+    keep: Keep  # of the precision that it is made as
+    is_searched: bool  # int8 follows a search, and so a rescue
+    spared: tuple[str, ...]  # the nodes that a search has left in floating point
+    floating: dict[PrecisionName, tuple[str, ...]]  # the nodes that are in each float type; none if all are in one
+
+    @property
     def is_one(self) -> bool:
         """Tell whether it is the graph of another precision."""
         return not self.floating
-
-    def spared_for(self, calibrated: Calibration) -> tuple[str, ...]:
-        """Return what a search has spared. Refuse what was found with other ranges or another graph."""
-        if (self.calibration, self.model) != (calibrated.cache_sha256, calibrated.model_sha256):
-            raise EnginewrightError(
-                f"{self.precision} was mixed with another calibration or model: run `dvc repro` again"
-            )
-        return self.spared
 
     def in_words(self) -> str:
         """Return what was mixed, what that promised and what it delivered, without the last stop."""
@@ -290,9 +244,9 @@ class Mix(Record):
 
     def _rival(self) -> str:
         """Name the rival, and say why it is the one."""
-        used = {name: each.used for name, each in zip(self.types, self.candidates, strict=False) if name != self.rival}
-        slower = [name for name in used if used[name] <= AIM]
-        lost = [f"{name} takes {used[name]:.0%}" for name in used if used[name] > AIM]
+        others = [pair for pair in zip(self.types, self.candidates, strict=False) if pair[0] != self.rival]
+        slower = [name for name, each in others if each.spent <= AIM]
+        lost = [f"{name} takes {each.spent:.0%}" for name, each in others if each.spent > AIM]
         why = [f"faster than {' and '.join(slower)}"] if slower else []
         why += [f"while {' and '.join(lost)} of what the thresholds allow"] if lost else []
         return ", ".join([self.rival, *why])

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import PRECISIONS
 from enginewright.graph.onnx_file import OLDEST_OPSET, at_opset
-from enginewright.graph.passes.find import Inserter
+from enginewright.graph.passes.find import Inserter, remove_unused
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.placement import Group, Placement, read_by_channel, setting
+from enginewright.precision.placement import Group, Placement, array_of, has_rows, read_by_channel
 
 LARGEST = PRECISIONS["int8"].largest
 LEVELS = 255  # the steps of a byte
@@ -84,6 +84,7 @@ def write_int8(
             writer.move_zero(group, grid)
         else:
             writer.round_activations(group, grid)
+    remove_unused(writer.model)  # such as weights that are bytes now
     return ir.to_proto(writer.model)
 
 
@@ -163,13 +164,9 @@ class Writer:
         below = grid.scale * float(np.asarray(grid.zero))
         for node, _ in chain.from_iterable(group.values()):
             add, place = self.placement.biases[node]
-            bias = add.inputs[place]
-            assert bias is not None
-            assert bias.const_value is not None
-            array = bias.const_value.numpy()
+            array = array_of(add.inputs[place])
             moved = array - (below * self._sums[node]).astype(array.dtype)
-            add.replace_input_with(place, self._add.constant(add, f"{bias.name}.moved", moved))
-            self._remove_unused(bias)
+            add.replace_input_with(place, self._add.constant(add, f"{add.name}.moved", moved))
 
     def round_weights(self, node: ir.Node, largest: int, rounded: Rounded | None = None) -> None:
         """Read constant weights from bytes, with a scale for each output channel."""
@@ -191,11 +188,6 @@ class Writer:
         ]
         name = f"{weights.name}.rounded"
         node.replace_input_with(1, self._add.node(node, "DequantizeLinear", given, name, name, axis=axis))
-        self._remove_unused(weights)
-
-    def _remove_unused(self, value: ir.Value) -> None:
-        if not value.uses():
-            self.model.graph.initializers.pop(value.name or "")
 
 
 def weight_scales(array: NDArray[np.generic], axis: int, largest: int) -> NDArray[np.float32]:
@@ -212,7 +204,7 @@ def output_channels(node: ir.Node, rank: int) -> int:
             return 0
         case "ConvTranspose":
             return 1
-        case "Gemm" if setting(node, "transB"):
+        case "Gemm" if has_rows(node):
             return 0
         case _:
             return rank - 1

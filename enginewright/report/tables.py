@@ -347,7 +347,7 @@ def candidates_table(mix: Mix) -> pd.DataFrame:
             "promised by layer times": candidate.promised.in_figures(),
             "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
             f"delivered, over {mix.rival}": delivered.in_figures() if delivered else "-",
-            "of what thresholds allow": f"{candidate.used:.0%}",
+            "of what thresholds allow": f"{candidate.spent:.0%}",
         }
         rows.append(row)
     return pd.DataFrame(rows).set_index("candidate")

@@ -58,13 +58,14 @@ import numpy as np
 from enginewright.engine.engine import open_engine
 from enginewright.precision.calibration.histogram import Histogram, choose_amax
 from enginewright.core.params.all import Params
+from enginewright.core.params.precisions import CalibrationParams
 values = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
 values[0] = 50  # an outlier
 histogram = Histogram(2048)
 histogram.add(values)
-params = Params.read().calibration.model_copy(update={"method": "sigma"})
-type(params).model_validate(params.model_dump())
-assert 3.8 < choose_amax(histogram, params) < 4.4, choose_amax(histogram, params)
+params = Params.read().calibration.model_dump() | {"method": "sigma"}
+CalibrationParams.model_validate(params)
+assert 3.8 < choose_amax(histogram, "sigma", 0.0) < 4.4, choose_amax(histogram, "sigma", 0.0)
 """,
     "precision": """
 import numpy as np, onnx, sys

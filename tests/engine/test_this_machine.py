@@ -5,7 +5,8 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine import runtimes
-from enginewright.engine.runtimes import Hardware, describe_machine, find_cpu, load_runtime, onnxruntime
+from enginewright.engine.gpu import Hardware
+from enginewright.engine.runtimes import describe_machine, find_cpu, load_runtime, onnxruntime
 from enginewright.engine.runtimes.tensorrt import TensorRT
 from enginewright.engine.runtimes.tensorrt_library import Library
 

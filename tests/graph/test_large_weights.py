@@ -24,7 +24,7 @@ from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.passes import rewrite_graph
 from enginewright.pipeline.ranges import simplify
 from enginewright.pipeline.weights import weights
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
 from enginewright.precision.write_int8 import Bounds, write_int8

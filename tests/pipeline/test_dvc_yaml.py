@@ -15,10 +15,10 @@ from support.params import VALID
 from support.paths import ROOT
 
 from enginewright.cli.layout import planned_stages
-from enginewright.core.params.all import Params, Section
+from enginewright.core.params.all import Params
 from enginewright.core.params.build import TimedStage
 from enginewright.core.params.precisions import MixParams, PrecisionParams, SearchParams
-from enginewright.core.params.section import PARAMS_FILE
+from enginewright.core.params.section import PARAMS_FILE, Section
 from enginewright.pipeline import STAGES as WHERE
 from enginewright.pipeline import stage_of
 from enginewright.pipeline.dependencies import OF_PRECISION, OF_STAGE, complete_for_dvc, write_parameters

@@ -15,7 +15,7 @@ from support.tensors import noise
 from enginewright.core.params.precisions import Keep
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.precision import quantize as quantize_module
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.floats import nodes_beyond_int8
 from enginewright.precision.fusion import mend_fusions
 from enginewright.precision.quantize import quantize

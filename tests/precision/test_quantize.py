@@ -9,11 +9,11 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Keep
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.precision.calibration.cache import read_cache, write_cache
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.cast import cast
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import nodes_in_floats
-from enginewright.precision.quantize import activations, quantize, quantized_activations
+from enginewright.precision.quantize import activations, quantize, quantized_activations, set_weights
 
 AMAX = {"input": 2.5, "relu": 7.3, "features": 3.1}
 WEIGHTS = ("w1", "w2", "w3")
@@ -93,7 +93,7 @@ def test_int8_weights_have_a_scale_per_output_channel(int8, tiny_graph):
 
 @pytest.mark.parametrize(("rest", "largest"), [("fp32", 127), ("fp32", 64), ("fp16", 64)])
 def test_no_int8_weight_is_larger_than_the_dialect_allows(tiny_onnx, images, ranges, rest, largest):
-    graph = quantize(tiny_onnx, "int8", ranges, KEEP_NOTHING, rest, largest_weight=largest)
+    graph = set_weights(quantize(tiny_onnx, "int8", ranges, KEEP_NOTHING, rest), largest, {})
     known = constants(graph)
     for node in graph.graph.node:
         if node.op_type == "QuantizeLinear" and node.input[0] in known:

@@ -10,8 +10,8 @@ from support.quantized import constants
 from enginewright.core.params.precisions import Keep
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.onnx_file import load_graph
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.calibration.histogram import Histogram
-from enginewright.precision.calibration.measure import measure
 from enginewright.precision.cast import cast
 from enginewright.precision.write_int8 import Bounds, Grid, grid_of, tensors_in_int8, write_int8
 

@@ -9,7 +9,6 @@ UNTOLD = {
     "batch": 8,
     "calibration": "",
     "model": "",
-    "made_as": "int8",
     "keep": Keep(op_types=(), nodes=()),
     "is_searched": False,
     "spared": (),

@@ -4,8 +4,8 @@ from enginewright.precision.records import Search, SearchedLayer, Step
 
 
 def step_of(spared, used, work, **changes):
-    plain = {"cosine": 1, "relative_error": 0, "agreement": None, "metric_drop": None, "looked_at": 1, "changed": {}}
-    return Step(**plain | {"spared": spared, "used": used, "work": work} | changes)
+    plain = {"cosine": 1, "relative_error": 0, "agreement": None, "metric_drop": None, "looked_at": 1}
+    return Step(**plain | {"spared": spared, "spent": used, "work": work} | changes)
 
 
 def search_of(losses, work, path, spared):

@@ -35,11 +35,10 @@ from enginewright.engine.engine import open_engine
 from enginewright.graph.as_written import GraphWork, run_as_written
 from enginewright.graph.onnx_file import save_graph
 from enginewright.measure.agreement import Judge
-from enginewright.precision.calibration.measure import Measuring, measure_samples
+from enginewright.precision.calibration.calibrate import Measuring, measure_samples
+from enginewright.precision.checks import Checks
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.search.checks import Checks
-from enginewright.precision.search.search import Journal, find_spared
-from enginewright.precision.search.trials import LayerTrial, OnCluster, Rounding
+from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
 from enginewright.precision.write_int8 import Bounds, write_int8
 from enginewright.targets import ask, node, ray_cluster
 from enginewright.targets import ray_task as task
@@ -196,8 +195,8 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
 
     def trial(on, parts, convert=write):
         monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=-(-ENOUGH // parts)))
-        there = OnCluster(on, tiny_graph, rounding, tmp_path)
-        return LayerTrial(Checks(tiny_graph, many, judge, exact_there=there.exact), rounding, convert, there)
+        there = running_on(on, tiny_graph, tmp_path)
+        return LayerTrial(Checks(tiny_graph, many, judge, exact_there=there), rounding, convert, tmp_path, on)
 
     def found(trial, name):
         work = dict.fromkeys(layers, 1 / len(layers))

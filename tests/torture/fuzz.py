@@ -36,7 +36,7 @@ LIGHT = (
     "PIL.WebPImagePlugin",
     "ruamel.yaml", "tokenizers", "enginewright.core.params.all", "enginewright.data.splits",
     "enginewright.precision.calibration.cache", "enginewright.measure.history",
-    "enginewright.precision.search.search", "enginewright.pipeline.recovery",
+    "enginewright.precision.search", "enginewright.pipeline.recovery",
 )  # fmt: skip
 HEAVY = (
     "torch", "onnx", "onnxruntime", "onnxsim", "polygraphy.backend.onnx", "openvino", "enginewright.engine.engine",

@@ -111,12 +111,12 @@ def _trace(precision: str) -> bytes:
 
 def _traces() -> None:
     from enginewright.measure.records import Measurements
-    from enginewright.precision.mixing.traces import Bench, median_times, mixes_worth_trying, read_traces
+    from enginewright.precision.mixing import Bench, mixes_worth_trying, read_traces
 
     places = {name: number for number, name in enumerate(LAYERS)}
     bench = Bench(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
     traces = read_traces(str(TRACES), ("int8", "fp32"), "best", places, TRACES.parent, bench)
-    mixes_worth_trying(median_times(traces.times))
+    mixes_worth_trying(traces.medians)
 
 
 def _times() -> bytes:
@@ -149,8 +149,8 @@ def _search() -> bytes:
 
     layers = tuple(SearchedLayer(name=name, op_type="Conv", work=0.3, loss=0.01) for name in LAYERS)
     step = Step(spared=0, work=0.0, cosine=0.9, relative_error=0.3, agreement=0.8, metric_drop=0.1, looked_at=8,
-                changed={"0": 0}, used=2.0)  # fmt: skip
-    path = step, step.model_copy(update={"spared": 1, "work": 0.3, "used": 0.5})
+                spent=2.0)  # fmt: skip
+    path = step, step.model_copy(update={"spared": 1, "work": 0.3, "spent": 0.5})
     return Search(precision="int8", calibration="a", model="b", rescue="c", layers=layers, samples=(8, 8, 8), path=path,
                   spared=("fc",)).model_dump_json().encode()  # fmt: skip
 
@@ -185,10 +185,10 @@ def _mix() -> bytes:
     block = BlockTimes(first="a", last="b", milliseconds={"int8": 1, "fp32": 2})
     keep = Keep(op_types=(), nodes=())
     ways = ("int8", "int8"), ("fp32", "fp32"), ("int8", "fp32")
-    tried = tuple(Candidate(assignment=assignment, used=0.5, promised=times, raced=1.2) for assignment in ways)
+    tried = tuple(Candidate(assignment=assignment, spent=0.5, promised=times, raced=1.2) for assignment in ways)
     mix = Mix(precision="best", types=("int8", "fp32"), machine="a", traces=None, batch=2, calibration="a", model="b",
               blocks=(block, block), candidates=tried, mixed=2, rival="int8", promised=times, delivered=times,
-              made_as="int8", keep=keep, is_searched=True, spared=("fc",), floating={"fp32": ("conv1",)})  # fmt: skip
+              keep=keep, is_searched=True, spared=("fc",), floating={"fp32": ("conv1",)})  # fmt: skip
     return mix.model_dump_json().encode()
 
 
@@ -207,9 +207,9 @@ def _rounded(root: Path) -> bytes:
 
 
 def _read_rounded() -> None:
-    from enginewright.precision.records import digests_of, read_rounded
+    from enginewright.precision.records import read_rounded
 
-    digests_of(read_rounded(RESCUED))
+    [array.sum() for array in read_rounded(RESCUED).values()]
 
 
 def _write_bundle(folder: Path) -> None:

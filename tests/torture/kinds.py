@@ -149,7 +149,7 @@ def _lock() -> None:
 
 
 def _journal() -> None:
-    from enginewright.precision.search.search import Journal
+    from enginewright.precision.search import Journal
 
     Journal(Path("journal.jsonl")).answer(["a question"], lambda: 1.5)
 

@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = {  # code, and the tests that are run in turn until one notices: the module's own go before them
-    "enginewright/data/errors.py": ("tests/measure/test_agreement.py", "tests/measure", "tests/tasks"),
+    "enginewright/data/feeds.py": ("tests/measure/test_agreement.py", "tests/measure", "tests/tasks"),
     "enginewright/measure/*.py": ("tests/measure", "tests/tasks", "tests/report/test_notes.py"),
     "enginewright/nightly/*.py": ("tests/nightly",),
     "enginewright/tasks/average_precision.py": ("tests/tasks",),
@@ -34,7 +34,8 @@ SUBJECTS = {  # code, and the tests that are run in turn until one notices: the 
     "enginewright/report/verdict.py": ("tests/report",),
     "enginewright/pipeline/report.py": ("tests/stages",),
     "enginewright/precision/calibration/*.py": ("tests/precision/calibration", "tests/precision"),
-    "enginewright/precision/search/*.py": ("tests/precision/search", "tests/tasks"),
+    "enginewright/precision/search.py": ("tests/precision/search", "tests/tasks"),
+    "enginewright/precision/checks.py": ("tests/precision/search", "tests/tasks"),
 }
 SLOW = "tests/tasks/test_pipeline.py"  # runs whole pipelines
 EXPLAINED = Path(__file__).with_name("survivors.txt")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.cores import in_parallel
 from enginewright.core.params.precisions import AUTO, METHODS, CalibrationParams
-from enginewright.data.feeds import Feeds, norms, relative_error
+from enginewright.data.feeds import Feeds, Values, norms, relative_error
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import open_optimized
 from enginewright.graph.onnx_file import fixed_batch
@@ -28,6 +28,7 @@ SIGNED = 128  # the byte without a sign that stands for 0 where others have one
 CHOOSING, CHECKING = (0, 8), (8, 40)  # the samples to choose by, and those that must confirm it
 
 Ranges = Mapping[str, float]
+Batches = Iterable[Sequence[Values]]  # of outputs
 Cost = Callable[[Ranges], float]
 
 
@@ -47,8 +48,9 @@ def choose_ranges(
     """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
 
     def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
-        by, chosen = params.model_copy(update={"method": method}), list(names)
-        return dict(zip(chosen, in_parallel(lambda name: choose_amax(histograms[name], by), chosen), strict=True))
+        chosen = list(names)
+        found = in_parallel(lambda name: choose_amax(histograms[name], method, params.percentile), chosen)
+        return dict(zip(chosen, found, strict=True))
 
     if params.method != AUTO:
         return RangeChoice(ranges(params.method, histograms), {}, {})
@@ -78,22 +80,22 @@ def choose_by_outputs(
     Those are tried first whose ranges differ most. What was chosen on some samples must prove itself on others. If it
     does not, the best method stays.
     """
-    cost = trial.on(choosing)
-    best, lowest = min(((method, cost(by_method[method])) for method in METHODS), key=lambda pair: pair[1])
-    amax, methods = dict(by_method[best]), dict.fromkeys(by_method[best], best)
+
+    def ranges(methods: Mapping[str, str]) -> dict[str, float]:
+        return {name: by_method[method][name] for name, method in methods.items()}
+
+    cost, check = trial.on(choosing), trial.on(checking)
+    lowest, best = min((cost(by_method[method]), method) for method in METHODS)
+    methods = dict.fromkeys(by_method[best], best)
     for names, method in _most_different(trial.groups, by_method, best)[:TRIES]:
-        changed = amax | {name: by_method[method][name] for name in names}
-        tried = cost(changed)
-        if tried < (1 - WORTH_TAKING) * lowest:
-            amax, methods, lowest = changed, methods | dict.fromkeys(names, method), tried
-    check = trial.on(checking)
-    costs = {method: check(by_method[method]) for method in METHODS}
-    costs[AUTO] = costs[best] if amax == by_method[best] else check(amax)
+        changed = methods | dict.fromkeys(names, method)
+        if (tried := cost(ranges(changed))) < (1 - WORTH_TAKING) * lowest:
+            methods, lowest = changed, tried
+    costs = {method: check(by_method[method]) for method in METHODS} | {AUTO: check(ranges(methods))}
     winner = min(costs, key=lambda method: costs[method])
-    if winner == AUTO:
-        return best, RangeChoice(amax, methods, costs)
-    costs[AUTO] = costs[winner]
-    return winner, RangeChoice(dict(by_method[winner]), dict.fromkeys(by_method[winner], winner), costs)
+    if winner != AUTO:
+        best, methods, costs[AUTO] = winner, dict.fromkeys(methods, winner), costs[winner]
+    return best, RangeChoice(ranges(methods), methods, costs)
 
 
 def _most_different(
@@ -167,8 +169,7 @@ class MethodTrial:
 
         def cost(amax: Ranges) -> float:
             outputs = self._rounded.run(None, dict(feeds) | dict(self._grids(amax)))
-            errors = [(error_of(*pair), error_at_once(*pair)) for pair in zip(outputs, exact, strict=True)]
-            return float(np.sqrt(np.prod(np.mean(errors, axis=0))))
+            return math.sqrt(math.prod(output_errors([outputs], [exact])))
 
         return cost
 
@@ -180,11 +181,25 @@ class MethodTrial:
             yield site.zero, np.asarray(SIGNED if grid.zero.dtype == np.int8 else grid.zero, np.uint8)
 
 
-def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
-    """Return the mean over samples of the error of an output, relative to the size of the exact one."""
-    return float(np.mean(norms(found - exact) / np.maximum(norms(exact), TINY)))
+class OutputErrors(NamedTuple):
+    """How far outputs are from the exact ones, relative to the size of these: means over outputs."""
+
+    mean: float  # over samples
+    at_once: float  # of all samples, which those with the largest answers decide
 
 
-def error_at_once(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
-    """Return the error of an output for all samples, relative to the size of the exact one."""
-    return relative_error(found - exact, exact, TINY)
+def output_errors(found: Batches, exact: Batches) -> OutputErrors:
+    pairs = norms_of_outputs(found, exact)
+    means = [np.mean(errors / np.maximum(sizes, TINY)) for errors, sizes in pairs]
+    at_once = [relative_error(errors, sizes, TINY) for errors, sizes in pairs]
+    return OutputErrors(float(np.mean(means)), float(np.mean(at_once)))
+
+
+def norms_of_outputs(found: Batches, exact: Batches) -> list[NDArray[np.float64]]:
+    """Return for each output the norms of the error and of the exact answer, for the samples of all batches."""
+
+    def of_one(found: Values, exact: Values) -> NDArray[np.float64]:
+        return np.stack([norms(each.astype(np.float64)) for each in (found - exact, exact)])
+
+    parts = [[of_one(*pair) for pair in zip(*batch, strict=True)] for batch in zip(found, exact, strict=True)]
+    return [np.concatenate(each, axis=1) for each in zip(*parts, strict=True)]

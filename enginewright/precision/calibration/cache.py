@@ -1,14 +1,12 @@
 """Keep what a calibration finds: the ranges in TensorRT's calibration cache, their origin, and what the exact graph
 answers meanwhile. The cache is a header, then `name: scale` with a float32 as big-endian hex."""
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 from platformdirs import user_cache_path
 from pydantic import Field
 
@@ -42,17 +40,18 @@ def read_cache(path: Path) -> dict[str, float]:
     if not header.startswith("TRT-"):
         raise EnginewrightError(f"{path} is not a TensorRT calibration cache: its first line is {header[:40]!r}")
     amax = {}
-    for where, line in [(f"{path}, line {number}", line) for number, line in enumerate(lines, start=2) if line.strip()]:
+    for number, line in enumerate(lines, start=2):
         name, _, text = line.rpartition(":")  # the last colon, since names may hold others
         try:
-            scale = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0]
+            (scale,) = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))
         except (ValueError, struct.error):
-            scale = float("nan")
-        if not name.strip() or not 0 < scale < float("inf"):
+            scale = math.nan
+        if name.strip() and 0 < scale < math.inf:
+            amax[name.strip()] = float(scale) * LEVELS
+        elif line.strip():
             raise EnginewrightError(
-                f"{where}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}"
+                f"{path}, line {number}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}"
             )
-        amax[name.strip()] = float(scale) * LEVELS
     return amax
 
 
@@ -81,28 +80,13 @@ class Calibration(Record):
     costs: dict[str, float] = Field(default_factory=dict)  # of `auto`: what each method costs, and what was chosen
 
     @property
+    def origin(self) -> tuple[str, str | None]:
+        """Return the hashes of the ranges, and of the graph that they were measured on, if that is known."""
+        return self.cache_sha256, self.model_sha256
+
+    @property
     def is_measured(self) -> bool:
         return self.source == MEASURED
-
-
-def measured_provenance(
-    params: CalibrationParams, model: Path, samples: SampleSet, cache: Path, amax: Mapping[str, float], **more: Any
-) -> Calibration:
-    """Describe what was measured here. `more` are the fields that the ranges of the cache leave out."""
-    return Calibration(
-        model_sha256=graph_sha256(model),
-        samples_sha256=samples.list_sha256,
-        preprocessing_sha256=samples.preprocessing_sha256,
-        samples=len(samples),
-        source=MEASURED,
-        method=params.method,
-        bins=params.bins,
-        percentile=params.percentile,
-        tools={module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
-        cache_sha256=sha256(cache),
-        amax=dict(amax),
-        **more,
-    )
 
 
 def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[str, float]) -> Calibration:

@@ -1,39 +1,64 @@
 """Calibrate a graph: measure its activations on samples, choose their ranges, and write both down."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
+import onnxruntime
 from numpy.typing import NDArray
 
-from enginewright.core.cores import Cluster
+from enginewright.core.cores import Cluster, Work, in_parallel, spread, working_threads
+from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.precisions import AUTO, CalibrationParams
-from enginewright.data.sample_set import SampleSet
+from enginewright.core.progress import progress
+from enginewright.data.feeds import Feeds, Outputs
+from enginewright.data.sample_set import AT_ONCE, Part, SampleSet, cut
+from enginewright.graph.as_written import open_as_written
 from enginewright.graph.files import graph_sha256
-from enginewright.graph.onnx_file import fixed_batch, load_graph
+from enginewright.graph.onnx_file import fixed_batch, graph_inputs, load_graph
+from enginewright.graph.shapes import shapes_for, with_shapes
 from enginewright.precision.calibration.auto import choose_ranges
 from enginewright.precision.calibration.cache import (
+    MEASURED,
     Calibration,
     Channels,
     keep_answers,
     kept_answers,
-    measured_provenance,
     write_cache,
 )
-from enginewright.precision.calibration.histogram import Histograms, choose_amax, sketch
-from enginewright.precision.calibration.measure import (
-    Measuring,
-    batch_in_memory,
-    measure,
-    measure_samples,
-    with_moved,
+from enginewright.precision.calibration.histogram import (
+    Histogram,
+    Histograms,
+    choose_amax,
+    counting_in_threads,
+    sketch,
 )
 from enginewright.precision.dialect import Dialect
+from enginewright.precision.placement import tensors_by_channel
 from enginewright.precision.write_int8 import Bounds
 
-AT_ONCE = 8  # samples whose activations are measured together anew
+FLOATS = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}  # what is measured
+MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}  # what they return is what they read
+SMALL = 1 << 16  # bytes of one sample's outputs
+MANY = 1 << 26  # bytes of a batch, for which PyTorch is worth a second of import: it counts twice as fast
+COUNTERS = 2  # threads: more wait for each other, and take cores from the graph
+MOST_BYTES = 1 << 30  # of a batch's activations, of which there are two: one is counted while the next is computed
+MOST_ANSWERS = 1024  # samples, which is more than a search looks at
+FEW = 8  # samples whose activations are measured together anew
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+class MeasuredRanges(NamedTuple):
+    histograms: dict[str, Histogram]
+    answers: list[Outputs]  # to the first batches; they are empty where they are large, or not one to a sample
 
 
 def calibrate_graph(
@@ -45,21 +70,26 @@ def calibrate_graph(
     calibrated: Path,
 ) -> Calibration:
     """Write the ranges of model.onnx in the folder `source`, their origin, and the histograms. Return the origin."""
-    model = source / "model.onnx"
+    model, cache = source / "model.onnx", calibrated / "calibration.cache"
     graph = load_graph(model)
     fixed = fixed_batch(graph)
     batch = fixed or batch_in_memory(graph, samples, params.batch)
     counted, answers = measure_samples(Measuring(source, params.bins), samples, batch, bool(fixed), cluster)
     histograms = with_moved(graph, counted)
     choice = choose_ranges(graph, histograms, samples, params, dialect)
-    cache = calibrated / "calibration.cache"
     write_cache(choice.amax, cache)
-    record = measured_provenance(
-        params,
-        model,
-        samples,
-        cache,
-        choice.amax,
+    record = Calibration(
+        model_sha256=graph_sha256(model),
+        samples_sha256=samples.list_sha256,
+        preprocessing_sha256=samples.preprocessing_sha256,
+        samples=len(samples),
+        source=MEASURED,
+        method=params.method,
+        bins=params.bins,
+        percentile=params.percentile,
+        tools={module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
+        cache_sha256=sha256(cache),
+        amax=choice.amax,
         lowest={name: histogram.lowest for name, histogram in histograms.items()},
         channels=_channels({name: histogram.channels for name, histogram in counted.items()}),
         methods=choice.methods,
@@ -74,24 +104,36 @@ def calibrate_graph(
 
 def ranges_by(known: Calibration, graph: onnx.ModelProto, samples: SampleSet, chosen: NDArray[np.int64]) -> Calibration:
     """Return the ranges of a graph by some of the samples, as the methods that were chosen by all of them find them."""
-    fixed = fixed_batch(graph)
-    places = samples.places(chosen, fixed or batch_in_memory(graph, samples, AT_ONCE), whole=bool(fixed))
+    fixed, usual = fixed_batch(graph), "max" if known.method == AUTO else known.method
+    places = samples.places(chosen, fixed or batch_in_memory(graph, samples, FEW), whole=bool(fixed))
     histograms = measure(graph, (samples.read_at(chosen[each]) for each in places), known.bins)
+    found = {}
+    for name, histogram in histograms.items():
+        if name in known.amax:
+            amax = choose_amax(histogram, known.methods.get(name, usual), known.percentile)
+            channels = histogram.channels if name in known.channels else None
+            found[name] = Bounds(histogram.lowest, amax, None if channels is None else channels.astype(np.float64))
+    return with_ranges(known, found)
 
-    def amax(name: str) -> float:
-        method = known.methods.get(name, "max" if known.method == AUTO else known.method)
-        by = {"method": method, "percentile": known.percentile, "bins": known.bins, "batch": 1, "file": None}
-        return choose_amax(histograms[name], CalibrationParams.model_validate(by))
 
-    found = [name for name in known.amax if name in histograms]
-    channels = {name: histograms[name].channels for name in known.channels if name in histograms}
-    return known.model_copy(
-        update={
-            "amax": known.amax | {name: amax(name) for name in found},
-            "lowest": known.lowest | {name: histograms[name].lowest for name in found},
-            "channels": known.channels | _channels(channels),
-        }
-    )
+def write_scaled(known: Calibration, scaled: Mapping[str, Bounds], model: Path, samples: SampleSet) -> Calibration:
+    """Write beside a graph what is known of the one it was made from, with the ranges of what was scaled."""
+    record, cache = with_ranges(known, scaled), model.parent / "calibration.cache"
+    write_cache(record.amax, cache)
+    record = record.model_copy(update={"model_sha256": graph_sha256(model), "cache_sha256": sha256(cache)})
+    if answers := kept_answers(known, samples):  # which scaling leaves as they are
+        keep_answers(record, samples, [answers])
+    record.write(model.parent / "calibration.json")
+    return record
+
+
+def with_ranges(known: Calibration, found: Mapping[str, Bounds]) -> Calibration:
+    update = {
+        "amax": known.amax | {name: each.amax for name, each in found.items()},
+        "lowest": known.lowest | {name: each.lowest for name, each in found.items()},
+        "channels": known.channels | _channels({name: each.channels for name, each in found.items()}),
+    }
+    return known.model_copy(update=update)
 
 
 def _channels(found: Mapping[str, NDArray[np.floating] | None]) -> dict[str, Channels]:
@@ -103,16 +145,131 @@ def _channels(found: Mapping[str, NDArray[np.floating] | None]) -> dict[str, Cha
     return {name: (rounded(each[0]), rounded(each[1])) for name, each in found.items() if each is not None}
 
 
-def write_scaled(known: Calibration, scaled: Mapping[str, Bounds], model: Path, samples: SampleSet) -> Calibration:
-    """Write beside a graph what is known of the one it was made from, with the ranges of what was scaled."""
-    amax = known.amax | {name: each.amax for name, each in scaled.items()}
-    lowest = known.lowest | {name: each.lowest for name, each in scaled.items()}
-    cache = model.parent / "calibration.cache"
-    write_cache(amax, cache)
-    origin = {"model_sha256": graph_sha256(model), "cache_sha256": sha256(cache)}
-    channels = known.channels | _channels({name: each.channels for name, each in scaled.items()})
-    record = known.model_copy(update={"amax": amax, "lowest": lowest, "channels": channels, **origin})
-    if answers := kept_answers(known, samples):  # which scaling leaves as they are
-        keep_answers(record, samples, [answers])
-    record.write(model.parent / "calibration.json")
-    return record
+def measure_samples(
+    work: "Measuring", samples: SampleSet, batch: int, whole: bool, cluster: Cluster | None, at_once: int = AT_ONCE
+) -> MeasuredRanges:
+    """Return a histogram of each activation of a graph, and its answers.
+
+    Parts of the samples are measured one by one, or side by side on a cluster, and merged in their order: the merging
+    is exact, so that it does not matter how they are cut.
+    """
+    parts = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once)
+    merged = MeasuredRanges({}, [])
+    # Answers to texts depend on how far they are padded.
+    most = math.ceil(MOST_ANSWERS / batch) if samples.lengths is None else 0
+    for part in progress(spread(work, parts, cluster), "calibration", len(parts), f"parts of {at_once} samples"):
+        merged.answers.extend(part.answers)
+        del merged.answers[most:]
+        for name, histogram in part.histograms.items():
+            if name in merged.histograms:
+                merged.histograms[name].merge(histogram)
+            else:
+                merged.histograms[name] = histogram
+    return merged
+
+
+def batch_in_memory(model: onnx.ModelProto, samples: SampleSet, most: int) -> int:
+    """Return how many samples to measure at a time: as many as MOST_BYTES hold the activations of, but at least one."""
+    longest, *_ = samples.places(np.arange(len(samples)), 1, whole=False)
+    shapes = shapes_for(model, samples.read_at(longest))
+    numbers = sum(math.prod(shapes.get(name, ())) for node in model.graph.node for name in node.output)
+    return max(1, min(most, MOST_BYTES // (np.dtype(np.float32).itemsize * numbers)))
+
+
+@dataclass(frozen=True)
+class Measuring(Work[Part, MeasuredRanges]):
+    """Measure the activations of the graph in a folder."""
+
+    folder: Path
+    bins: int
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], MeasuredRanges]]:
+        meter = Meter(load_graph(self.folder / "model.onnx"), threads)
+        yield lambda part: meter.measure(part.feeds(), self.bins)
+
+
+def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> dict[str, Histogram]:
+    return with_moved(model, Meter(model).measure(batches, bins).histograms)
+
+
+def with_moved(model: onnx.ModelProto, histograms: dict[str, Histogram]) -> dict[str, Histogram]:
+    """Return the histograms with those of tensors that hold another one's numbers in another shape or order."""
+    moved = {name: histograms[source] for name, source in _moved(model.graph).items() if source in histograms}
+    return moved | histograms
+
+
+def _moved(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return the tensors that hold what another one does, each with the first one that does."""
+    sources: dict[str, str] = {}
+    for node in graph.node:
+        if node.op_type in MOVES and not node.domain:
+            sources[node.output[0]] = sources.get(node.input[0], node.input[0])
+    return sources
+
+
+class Meter:
+    """A graph that tells its activations in float32 or float16, but for those that hold what another one does."""
+
+    def __init__(self, model: onnx.ModelProto, threads: int = 0) -> None:
+        exposed = with_shapes(model)  # a copy, which also returns each activation to measure
+        graph = exposed.graph
+        hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
+        floats = [value for value in graph.value_info if value.type.tensor_type.elem_type in FLOATS.values()]
+        shown = [value for value in floats if value.name in hidden]
+        known = {value.name for value in [*graph_inputs(graph), *graph.output, *shown]}
+        moved = {name for name, source in _moved(graph).items() if source in known}
+        graph.output.extend(value for value in shown if value.name not in moved)
+        outputs = model.graph.output
+        is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
+        self._answers = [output.name for output in outputs] if is_exact else []
+        self._cores = threads or working_threads()
+        # Threads that wait by spinning would take the cores of those that count.
+        self._session = open_as_written(exposed, threads, spins=False)
+        self._names = [output.name for output in graph.output]
+        self._by_channel = set(tensors_by_channel(model))
+
+    def measure(self, batches: Iterable[Feeds], bins: int) -> MeasuredRanges:
+        """Return a histogram of each activation, without keeping more of a batch than its answers."""
+        found = MeasuredRanges({}, [])
+        for activations, answers in self._of_each(batches):
+            self._count(activations, {name: found.histograms.setdefault(name, Histogram(bins)) for name in activations})
+            found.answers.append(answers)
+        return found
+
+    def _count(self, activations: Arrays, histograms: Mapping[str, Histogram]) -> None:
+        def add(name: str) -> None:
+            try:
+                histograms[name].add(activations[name], count)
+                if name in self._by_channel and activations[name].size:
+                    histograms[name].add_channels(activations[name])
+            except ValueError as error:
+                raise EnginewrightError(f"the activation {name} {error}; are the weights right?") from None
+
+        many = sum(array.nbytes for array in activations.values()) > MANY
+        with counting_in_threads() if many else nullcontext(np.bincount) as count:
+            for _ in in_parallel(add, activations, min(COUNTERS, self._cores)) if many else map(add, activations):
+                pass
+
+    def _of_each(self, batches: Iterable[Feeds]) -> Iterator[tuple[Arrays, Outputs]]:
+        """Yield the activations of each batch and its answers, while ONNX Runtime already computes those of the next,
+        unless one thread is all there is."""
+        if self._cores == 1:
+            yield from map(self._run, batches)
+            return
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            waiting: list[Future[tuple[Arrays, Outputs]]] = []
+            for feeds in batches:
+                waiting.append(pool.submit(self._run, feeds))
+                if len(waiting) == 2:
+                    yield waiting.pop(0).result()
+            yield from (computed.result() for computed in waiting)
+
+    def _run(self, feeds: Feeds) -> tuple[Arrays, Outputs]:
+        inputs = {name: array for name, array in feeds.items() if array.dtype.name in FLOATS}
+        arrays = inputs | dict(zip(self._names, self._session.run(self._names, dict(feeds)), strict=True))
+        # Copies: an array of ONNX Runtime's keeps all the memory that its session took.
+        count, answers = len(next(iter(feeds.values()))), {name: arrays[name].copy() for name in self._answers}
+        are_small = all(each.shape[:1] == (count,) and each.nbytes <= SMALL * count for each in answers.values())
+        activations = {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
+        return activations, answers if are_small else {}

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import Record
-from enginewright.core.params.precisions import CalibrationParams
 
 LEVELS = PRECISIONS["int8"].largest  # positive int8 values
 CHUNK = 1 << 18  # elements: temporary arrays stay in the processor's cache, and threads seldom wait for Python's lock
@@ -19,30 +18,18 @@ BINS = 64  # of a sketch
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Count = Callable[[NDArray[np.int32], int], NDArray[np.int64]]  # how often each number below a limit occurs
-
-
-def count_alone(index: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
-    return np.bincount(index, minlength=limit)
-
-
-def count_beside_others(index: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
-    """Count while other threads run: NumPy holds Python's lock meanwhile."""
-    import torch
-
-    counts: NDArray[np.int64] = torch.bincount(torch.from_numpy(index), minlength=limit).numpy()
-    return counts
+Count = Callable[..., Counts]  # np.bincount, or what does the same
 
 
 @contextmanager
-def beside_others() -> Iterator[Count]:
-    """Yield what counts in many threads at once, of which none lets PyTorch start more."""
+def counting_in_threads() -> Iterator[Count]:
+    """Yield what counts in many threads at once, where NumPy holds Python's lock. None lets PyTorch start more."""
     import torch  # now, as that takes a second
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield count_beside_others
+        yield lambda index, minlength: torch.bincount(torch.from_numpy(index), minlength=minlength).numpy()
     finally:
         torch.set_num_threads(threads)
 
@@ -63,7 +50,7 @@ class Histogram:
         self.peaks: list[float] = []  # the largest magnitude of each sample
         self.channels: NDArray[np.float32] | None = None  # the lowest and the largest number of each, if asked for
 
-    def add(self, values: NDArray[np.float32], count: Count = count_alone) -> None:
+    def add(self, values: NDArray[np.float32], count: Count = np.bincount) -> None:
         flat = values.reshape(-1)
         if not flat.size:
             return
@@ -85,11 +72,11 @@ class Histogram:
             chunk = flat[start : start + CHUNK]
             scaled, index = scratch[: chunk.size], places[: chunk.size]
             index[:] = np.multiply(np.abs(chunk, out=scaled), inverse, out=scaled)
-            self.counts += count(index, len(self.counts))
+            self.counts += count(index, minlength=len(self.counts))
 
     def add_channels(self, values: NDArray[np.float32]) -> None:
         """Take the extremes of each channel, which lies along the second axis."""
-        others = tuple(axis for axis in range(values.ndim) if axis != 1)
+        others = (0, *range(2, values.ndim))
         self._extend(np.stack([values.min(axis=others), values.max(axis=others)]))
 
     def _extend(self, found: NDArray[np.float32]) -> None:
@@ -107,10 +94,10 @@ class Histogram:
         if later.channels is not None:
             self._extend(later.channels)
 
-    def used(self) -> NDArray[np.int64]:
+    def occupied(self) -> NDArray[np.int64]:
         """Return the bins up to the one that holds the largest value."""
-        occupied = np.flatnonzero(self.counts)
-        return self.counts[: int(occupied[-1]) + 1] if occupied.size else self.counts[:1]
+        filled = np.flatnonzero(self.counts)
+        return self.counts[: int(filled[-1]) + 1] if filled.size else self.counts[:1]
 
     def _widen(self, largest: float) -> None:
         if self.width == 0 and largest > 0:
@@ -137,7 +124,7 @@ class Histograms(Record):
 
 def sketch(histogram: Histogram, amax: float) -> Sketch:
     """Add up neighbouring bins, and count the share beyond `amax` in the fine bins, since it lies on one's edge."""
-    counts = histogram.used()
+    counts = histogram.occupied()
     per_bin = -(-len(counts) // BINS)
     padded = np.zeros(per_bin * BINS, np.int64)
     padded[: len(counts)] = counts
@@ -154,18 +141,22 @@ TYPICAL = 0.9  # the share of samples that `typical` clips nothing of
 COLUMNS_AT_ONCE = 256  # candidates, so that what is known of their levels stays in the processor's cache
 
 
-def choose_amax(histogram: Histogram, params: CalibrationParams) -> float:
+def choose_amax(histogram: Histogram, method: str, percentile: float) -> float:
     """Return the largest magnitude that quantization keeps by one of five methods. Larger ones saturate."""
-    counts = histogram.used()
-    if params.method == "typical" and len(histogram.peaks):  # an activation may be empty, such as boxes of nothing
+    counts = histogram.occupied()
+    if method == "typical" and len(histogram.peaks):  # an activation may be empty, such as boxes of nothing
         return float(np.quantile(histogram.peaks, TYPICAL, method="higher"))
-    if params.method == "max" or len(counts) <= LEVELS or histogram.amax == 0:
+    if len(counts) <= LEVELS or histogram.amax == 0:
         return histogram.amax
-    bins = {
-        "percentile": lambda: percentile_bins(counts, params.percentile),
-        "entropy": lambda: entropy_bins(counts),
-        "mse": lambda: mse_bins(counts),
-    }[params.method]()
+    match method:
+        case "percentile":
+            bins = percentile_bins(counts, percentile)
+        case "entropy":
+            bins = entropy_bins(counts)
+        case "mse":
+            bins = mse_bins(counts)
+        case _:
+            return histogram.amax
     return min(histogram.amax, bins * histogram.width)
 
 
@@ -180,19 +171,15 @@ def entropy_bins(counts: Counts) -> int:
 
     For each candidate i, the reference P is the first i bins, with all counts beyond them added to the last one. Q is
     the first i bins without this addition, summed into 127 levels and spread evenly over each level's non-empty bins.
-    The candidate with the least Kullback-Leibler divergence of Q from P wins.
-
-    Q is constant over the non-empty bins of a level, so sum(P log Q) needs only P's sum over the level. Prefix sums
-    give it for every level of every candidate at once, in bins times levels steps instead of bins times bins.
+    The candidate with the least Kullback-Leibler divergence of Q from P wins. Q is constant over the non-empty bins of
+    a level, so that sum(P log Q) needs only P's sum over the level, from prefix sums.
     """
     values = counts.astype(np.float64)
     values[0] = values[1]  # zeros are exact at any scale, and ReLU makes so many that they would outweigh all others
     prefix, prefix_filled, prefix_entropy = map(_prefix_sums, (values, (values > 0).astype(float), _x_log_x(values)))
-
     candidates = np.arange(LEVELS + 1, len(values) + 1)
     inside, total = prefix[candidates], prefix[-1]
     folded, last = total - inside, values[candidates - 1]
-
     # P is the histogram, except that the candidate's last bin also holds what was folded into it.
     p_log_p = prefix_entropy[candidates] - _x_log_x(last) + _x_log_x(last + folded)
     p_log_q = np.empty(len(candidates))
@@ -211,11 +198,8 @@ def entropy_bins(counts: Counts) -> int:
 
 
 def mse_bins(counts: Counts, candidates: int = 256) -> int:
-    """Return the number of bins with the least squared error of rounding to int8 and saturating.
-
-    All numbers that one level stands for have the same rounded value, so that prefix sums of the counts, of the numbers
-    and of their squares give the error of a level.
-    """
+    """Return the number of bins with the least squared error of rounding to int8 and saturating. All numbers that one
+    level stands for have the same rounded value, so that prefix sums of their powers give the error of a level."""
     centers = np.arange(len(counts)) + 0.5
     tried = np.unique(np.linspace(LEVELS + 1, len(counts), candidates).round().astype(int))
     restored = np.arange(LEVELS + 1) * tried[:, None] / LEVELS
@@ -229,7 +213,7 @@ def mse_bins(counts: Counts, candidates: int = 256) -> int:
 
 
 def _prefix_sums(values: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(values)])
+    return np.cumulative_sum(values, include_initial=True, dtype=np.float64)
 
 
 def _x_log_x(values: Floats) -> Floats:

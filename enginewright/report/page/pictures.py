@@ -234,11 +234,11 @@ def _draw_path(found: Search) -> Picture:
     rows = []
     for step in sorted(found.path, key=lambda step: step.spared):
         is_answer = step.spared == len(found.spared)
-        length = bar(100 * min(step.used, 2), "strong" if is_answer else "faint")
+        length = bar(100 * min(step.spent, 2), "strong" if is_answer else "faint")
         label = f"{counted(step.spared, 'layer')}, {step.work:.0%} of the work"
-        rows.append(Row(label, (length,), f"{step.used:.0%}", "strong" if is_answer else "plain"))
+        rows.append(Row(label, (length,), f"{step.spent:.0%}", "strong" if is_answer else "plain"))
     title = f"What is lost with the layers in floating point that {found.precision} loses most by"
-    scale = from_zero([200.0 if any(step.used > 1 for step in found.path) else 100.0])
+    scale = from_zero([200.0 if any(step.spent > 1 for step in found.path) else 100.0])
     unit = "% of what the thresholds allow; up to 200 are drawn"
     return draw_rows("search-path", title, rows, unit, scale, beside=100)
 

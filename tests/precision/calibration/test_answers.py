@@ -11,7 +11,7 @@ from enginewright.core.params.precisions import CalibrationParams
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.precision.calibration import cache, measure
+from enginewright.precision.calibration import cache, calibrate
 from enginewright.precision.calibration.cache import keep_answers, kept_answers
 from enginewright.precision.calibration.calibrate import calibrate_graph, ranges_by
 from enginewright.precision.dialect import dialect_of
@@ -44,7 +44,7 @@ def test_answers_to_all_samples_are_kept(calibrated, tiny_onnx, samples, batch):
 
 
 def test_as_many_are_kept_as_a_search_may_look_at(calibrated, samples, monkeypatch):
-    monkeypatch.setattr(measure, "MOST_ANSWERS", 9)
+    monkeypatch.setattr(calibrate, "MOST_ANSWERS", 9)
     assert len(kept_answers(calibrated(), samples)["logits"]) == 16  # two batches of eight
 
 
@@ -83,7 +83,7 @@ def test_no_answers_are_kept_to_texts_or_that_are_large_or_of_other_sizes(calibr
     padded = replace(samples)
     vars(padded)["lengths"] = np.arange(len(samples))
     keep_answers(calibrated(samples=padded), samples, [{"y": np.zeros((8, size), np.float32)} for size in (3, 4)])
-    monkeypatch.setattr(measure, "SMALL", 63)  # bytes; an answer has 64
+    monkeypatch.setattr(calibrate, "SMALL", 63)  # bytes; an answer has 64
     calibrated()
     assert not (tmp_path / "cache").exists()
 
@@ -91,7 +91,7 @@ def test_no_answers_are_kept_to_texts_or_that_are_large_or_of_other_sizes(calibr
 @pytest.mark.parametrize("nodes", ["y = ReduceMean <keepdims = 0> (x)", "y = Concat <axis = 0> (x, x)"])
 def test_what_is_not_an_answer_to_each_sample_is_none(nodes):
     model = model_of_text(f"g (float[batch,4] x) => (float[] y) {{ {nodes} }}")
-    assert measure.Meter(model).measure([{"x": np.ones((3, 4), np.float32)}], 128).answers == [{}]
+    assert calibrate.Meter(model).measure([{"x": np.ones((3, 4), np.float32)}], 128).answers == [{}]
 
 
 def test_the_oldest_file_goes_first_and_a_disk_that_takes_none_is_no_error(calibrated, samples, tmp_path, monkeypatch):

@@ -5,8 +5,8 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginewright.core.params.precisions import METHODS, CalibrationParams
-from enginewright.precision.calibration.auto import MethodTrial, choose_by_outputs, choose_ranges, error_of
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.auto import MethodTrial, choose_by_outputs, choose_ranges, output_errors
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import nodes_in_floats
 
@@ -84,7 +84,7 @@ def test_a_sample_with_large_answers_has_a_say():
     given = {"a": np.random.default_rng(0).uniform(-1, 1, (8, 16)).astype(np.float32)}
     given["a"][0] *= FEW_LARGE
     found = {reach: np.clip(np.rint(given["a"] / reach * 127), -128, 127) / 127 * reach for reach in (1.0, 40.0)}
-    clipped, whole = (error_of(each, given["a"]) for each in found.values())
+    clipped, whole = (output_errors([[each]], [[given["a"]]]).mean for each in found.values())
     assert clipped < whole
     assert trial.on(given)({"a": 40.0}) < trial.on(given)({"a": 1.0})
 

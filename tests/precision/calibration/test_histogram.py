@@ -1,10 +1,12 @@
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
-from enginewright.precision.calibration.histogram import CHUNK, Histogram, count_alone, count_beside_others
+from enginewright.precision.calibration.histogram import CHUNK, Histogram, counting_in_threads
 
 
-def filled(*parts, bins=64, count=count_alone):
+def filled(*parts, bins=64, count=np.bincount):
     histogram = Histogram(bins)
     for part in parts:
         histogram.add(np.asarray(part, np.float32), count)
@@ -23,11 +25,12 @@ def same(one, other):
     return one.width == other.width and one.amax == other.amax and np.array_equal(one.counts, other.counts)
 
 
-@pytest.mark.parametrize("count", [count_alone, count_beside_others])
+@pytest.mark.parametrize("counting", [lambda: nullcontext(np.bincount), counting_in_threads])
 @pytest.mark.parametrize("seed", range(10))
-def test_counts_are_those_of_a_plain_histogram(seed, count):
+def test_counts_are_those_of_a_plain_histogram(seed, counting):
     values = signed_values(seed)
-    histogram = filled(values, count=count)
+    with counting() as count:
+        histogram = filled(values, count=count)
     edges = np.arange(len(histogram.counts) + 1) * histogram.width
     assert np.array_equal(histogram.counts, np.histogram(np.abs(values).astype(np.float64), edges)[0])
 
@@ -77,8 +80,12 @@ def test_a_stream_longer_than_a_chunk_is_counted_whole():
 @pytest.mark.parametrize("seed", range(5))
 def test_the_largest_value_lies_between_the_asked_number_of_bins_and_twice_that(seed, bins):
     histogram = filled(signed_values(seed), bins=bins)
-    assert bins < len(histogram.used()) <= 2 * bins
-    assert (len(histogram.used()) - 1) * histogram.width <= histogram.amax < len(histogram.used()) * histogram.width
+    assert bins < len(histogram.occupied()) <= 2 * bins
+    assert (
+        (len(histogram.occupied()) - 1) * histogram.width
+        <= histogram.amax
+        < len(histogram.occupied()) * histogram.width
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -101,7 +108,7 @@ def test_memory_does_not_grow_with_the_stream_or_its_range():
 def test_only_zeros_leave_everything_in_the_first_bin():
     histogram = filled(np.zeros(10), np.zeros(5))
     assert (histogram.amax, histogram.width) == (0, 0)
-    assert histogram.used().tolist() == [15]
+    assert histogram.occupied().tolist() == [15]
 
 
 def test_zeros_before_the_first_value_are_kept():

@@ -1,4 +1,5 @@
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import onnx
@@ -9,8 +10,7 @@ from support.pass_checks import model_of_text
 from support.quantized import KEEP_NOTHING
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.precision.calibration.histogram import Histogram, count_beside_others
-from enginewright.precision.calibration.measure import batch_in_memory, measure
+from enginewright.precision.calibration.calibrate import batch_in_memory, measure
 from enginewright.precision.cast import cast
 
 ACTIVATIONS = {"input", "conv", "relu", "conv_2", "relu_2", "pooled", "features", "logits"}
@@ -73,13 +73,17 @@ def test_many_threads_count_the_same(tiny_graph, samples, monkeypatch):
     wanted = measure(tiny_graph, samples.batches(4), bins=2048)
     threads = set()
 
-    def count(index, limit):
-        threads.add(threading.get_ident())
-        return count_beside_others(index, limit)
+    @contextmanager
+    def counting():
+        def count(index, minlength):
+            threads.add(threading.get_ident())
+            return np.bincount(index, minlength=minlength)
+
+        yield count
 
     monkeypatch.setattr(f"{measure.__module__}.working_threads", lambda: 64)
     monkeypatch.setattr(f"{measure.__module__}.MANY", 0)
-    monkeypatch.setattr(f"{Histogram.__module__}.count_beside_others", count)
+    monkeypatch.setattr(f"{measure.__module__}.counting_in_threads", counting)
     got = measure(tiny_graph, samples.batches(4), bins=2048)
     assert threads
     assert threading.get_ident() not in threads

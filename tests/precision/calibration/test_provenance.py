@@ -6,13 +6,15 @@ import pytest
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import CalibrationParams
 from enginewright.precision.calibration.cache import (
-    measured_provenance,
     provided_provenance,
     require_match,
     require_tensors,
     write_cache,
 )
+from enginewright.precision.calibration.calibrate import calibrate_graph
+from enginewright.precision.dialect import dialect_of
 
+CPU = dialect_of("openvino", "cpu", "avx512_vnni")
 PARAMS = CalibrationParams(method="entropy", percentile=99.99, bins=2048, batch=8, file=None)
 ALL = ["the model", "the calibration samples", "the preprocessing", "calibration.cache itself"]
 
@@ -23,8 +25,7 @@ class Calibrated:
     def __init__(self, folder, onnx, samples):
         self.cache, self.model, self.samples = folder / "calibration.cache", folder / "model.onnx", samples
         shutil.copyfile(onnx, self.model)
-        write_cache({"input": 1.0}, self.cache)
-        self.record = measured_provenance(PARAMS, self.model, samples, self.cache, {"input": 1.0})
+        self.record = calibrate_graph(folder, samples, PARAMS, CPU, None, folder)
 
     def change(self, what):
         manifest = self.samples.manifest

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from enginewright.core.params.precisions import CalibrationParams
 from enginewright.precision.calibration.histogram import BINS, Histogram, choose_amax, sketch
 
 
@@ -25,8 +24,7 @@ def test_a_sketch_counts_every_value_once_in_its_bin(seed):
 def test_what_is_clipped_is_the_share_beyond_the_threshold(method):
     values = np.abs(np.random.default_rng(1).standard_t(2, 200_000)).astype(np.float32)
     histogram = filled(values)
-    params = CalibrationParams(method=method, percentile=99.9, bins=2048, batch=8, file=None)
-    amax = choose_amax(histogram, params)
+    amax = choose_amax(histogram, method, 99.9)
     got = sketch(histogram, amax)
     assert got.clipped == np.mean(values >= amax) > 0  # a threshold is an edge, which belongs to the bin above
 

@@ -3,14 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from enginewright.core.params.precisions import CalibrationParams
 from enginewright.precision.calibration.histogram import Histogram, choose_amax, entropy_bins, mse_bins, percentile_bins
 
 LEVELS = 127
-
-
-def params(method, percentile=99.99):
-    return CalibrationParams(method=method, percentile=percentile, bins=2048, batch=8, file=None)
 
 
 def histogram_of(values, bins=2048):
@@ -112,8 +107,8 @@ def test_entropy_clips_a_long_thin_tail():
 def test_entropy_differs_from_max_where_there_are_outliers():
     """Other tools have 128 bins for 128 levels, so one candidate only, and their entropy equals their max."""
     histogram = histogram_of(half_normal_with_outliers())
-    assert choose_amax(histogram, params("max")) == 42
-    assert 3 < choose_amax(histogram, params("entropy")) < 8
+    assert choose_amax(histogram, "max", 99.99) == 42
+    assert 3 < choose_amax(histogram, "entropy", 99.99) < 8
 
 
 @pytest.mark.parametrize(
@@ -136,14 +131,14 @@ def test_percentile_takes_the_fewest_bins_that_hold_the_share(percentile, wanted
 def test_percentile_keeps_the_asked_share_of_real_values():
     values = np.arange(1, 100_001) / 1000  # 0.001 to 100
     histogram = histogram_of(values)
-    amax = choose_amax(histogram, params("percentile", 99.9))
+    amax = choose_amax(histogram, "percentile", 99.9)
     assert amax == pytest.approx(99.9, abs=histogram.width)
     assert np.mean(values <= amax) >= 0.999
 
 
 def test_percentile_100_is_max():
     histogram = histogram_of(half_normal_with_outliers())
-    assert choose_amax(histogram, params("percentile", 100)) == histogram.amax
+    assert choose_amax(histogram, "percentile", 100) == histogram.amax
 
 
 def squared_error(counts, bins):
@@ -171,7 +166,7 @@ def test_mse_with_few_candidates_comes_close_to_the_least_error():
 
 
 def test_max_is_the_exact_largest_magnitude():
-    assert choose_amax(histogram_of([0.1, -7.3, 2.0]), params("max")) == np.float32(7.3)
+    assert choose_amax(histogram_of([0.1, -7.3, 2.0]), "max", 99.99) == np.float32(7.3)
 
 
 @pytest.mark.parametrize("method", ["max", "percentile", "entropy", "mse"])
@@ -179,16 +174,16 @@ def test_no_method_goes_beyond_the_largest_magnitude(method):
     for seed in range(5):
         values = np.random.default_rng(seed).uniform(0, 1, 10_000)
         histogram = histogram_of(values)
-        assert 0.5 * histogram.amax < choose_amax(histogram, params(method)) <= histogram.amax
+        assert 0.5 * histogram.amax < choose_amax(histogram, method, 99.99) <= histogram.amax
 
 
 @pytest.mark.parametrize("method", ["max", "percentile", "entropy", "mse"])
 def test_a_tensor_of_zeros_has_the_range_zero(method):
-    assert choose_amax(histogram_of(np.zeros(10)), params(method)) == 0
+    assert choose_amax(histogram_of(np.zeros(10)), method, 99.99) == 0
 
 
 @pytest.mark.parametrize("method", ["percentile", "entropy", "mse"])
 def test_clipping_scales_with_the_values(method):
     values = half_normal_with_outliers()
-    small, large = (choose_amax(histogram_of(values * scale), params(method)) for scale in (1, 1024))
+    small, large = (choose_amax(histogram_of(values * scale), method, 99.99) for scale in (1, 1024))
     assert large == pytest.approx(1024 * small)

@@ -5,15 +5,13 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginewright.engine.record import LayerTime
-from enginewright.precision.mixing.traces import (
+from enginewright.precision.mixing import (
     Parts,
+    Traces,
     blocks_of,
     cheapest_assignment,
-    layers_of,
-    median_times,
     mixes_worth_trying,
     places_of,
-    share_named,
     times_of_blocks,
 )
 from enginewright.precision.placement import arithmetic_nodes
@@ -61,7 +59,6 @@ PLACES = {"a": 0, "b": 0, "c": 1, "d": 2, "logits": 2}
 def test_a_layer_belongs_to_its_first_known_node_and_a_cast_to_what_follows():
     layers = [layer("a,b", 1), layer("cast", 2), layer("c + d", 4), layer("reorder", 8), layer("logits", 16)]
     assert times_of_blocks(layers, PLACES) == [1, 6, 24]
-    assert share_named(layers[:3], PLACES) == pytest.approx(2 / 3)
 
 
 WAYS = {
@@ -92,9 +89,14 @@ def test_ways_that_mix_nothing_are_not_worth_trying():
 
 
 def test_parts_are_timed_and_named_in_each_type():
-    turns = [{"int8": [1, 2, 4], "bf16": [10, 20, 40], "fp32": [100, 200, 400 + more]} for more in (0, 2, 8)]
+    times = {
+        "int8": [[1, 2, 4]] * 3,
+        "bf16": [[10, 20, 40]] * 3,
+        "fp32": [[100, 200, 400 + more] for more in (0, 2, 8)],
+    }
+    traces = Traces(None, {name: np.array(each) for name, each in times.items()})
     assignment, parts = ("int8", "fp32", "bf16"), Parts([("a",), ("b", "c"), ("d",)], {})
-    assert layers_of(assignment, turns).tolist() == [[1, 200, 40]] * 3
-    assert parts.timed(median_times(turns))[2].milliseconds == {"int8": 4, "bf16": 40, "fp32": 402}
+    assert traces.of(assignment).tolist() == [[1, 200, 40]] * 3
+    assert parts.timed(traces.medians)[2].milliseconds == {"int8": 4, "bf16": 40, "fp32": 402}
     assert parts.floating(assignment) == {"fp32": ("b", "c"), "bf16": ("d",)}
     assert parts.floating(parts.all_in("bf16")) == {"bf16": ("a", "b", "c", "d")}

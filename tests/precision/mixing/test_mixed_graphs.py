@@ -11,7 +11,7 @@ from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.calibration.cache import provided_provenance, write_cache
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.in_dialect import Ingredients, quantize_beside, quantize_in_dialect, types_to_mix
 
@@ -45,7 +45,7 @@ def test_the_nodes_of_a_part_are_in_its_type_and_the_others_in_bytes(
     given = Ingredients(tiny_onnx, calibrated, samples.cycled(1), dialect, keep, rounded=rounded_otherwise(tiny_onnx))
     made, _ = quantize_beside(floating, given)
     own, _ = quantize_in_dialect("int8", given)
-    nearest, _ = quantize_in_dialect("int8", given._replace(rounded=None))
+    nearest, _ = quantize_in_dialect("int8", given._replace(rounded={}))
     assert weights_of("conv1", made) == weights_of("conv1", own) != weights_of("conv1", nearest)
     rounded = {node.output[0] for node in made.graph.node if node.op_type == "DequantizeLinear"}
     in_bytes = {node.name for node in made.graph.node if rounded.intersection(node.input)}

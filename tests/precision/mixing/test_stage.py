@@ -17,9 +17,8 @@ from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.measure.records import Trace
 from enginewright.pipeline import mix as module
-from enginewright.precision.mixing import race
-from enginewright.precision.mixing.race import Races
-from enginewright.precision.mixing.traces import Bench, layers_in_turns, read_traces
+from enginewright.precision import mixing
+from enginewright.precision.mixing import Bench, Races, layers_in_turns, read_traces
 from enginewright.precision.records import MIX, RESCUE, Mix, Rescue, Speedup
 
 GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
@@ -77,7 +76,7 @@ def test_from_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     assert Mix.read(Path("artifacts/mixed/best.json")).mixed is None
     monkeypatch.setattr(module, "mixes_worth_trying", lambda times: [("int8", "bf16", "fp32")])
     monkeypatch.setattr(
-        race,
+        mixing,
         "raced_speedup",
         lambda timings, rival, number: Speedup(middle=1 + number, low=1 + number, high=1 + number),
     )
@@ -139,8 +138,9 @@ def trace(tmp_path, machine):
 
 @pytest.mark.parametrize("given", [("int8", "bf16"), ("int8", "bf16", "fp32")], ids=len)
 def test_the_traces_of_another_machine_are_read_and_that_of_fp32_if_it_is_there(trace, machine, given):
-    assert trace(given=given) == (machine, [{name: [1, 1] for name in given}])
-    assert trace(given=given).types == given
+    found = trace(given=given)
+    assert found.machine == machine
+    assert found.medians == {name: [1, 1] for name in given}
 
 
 WRONG = {

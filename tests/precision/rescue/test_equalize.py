@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import model_of_text, session_of
 
-from enginewright.precision.rescue.equalize import equalize, find_seams, tensors_of
+from enginewright.precision.equalize import equalize, find_seams, tensors_of
 from enginewright.precision.write_int8 import Bounds, write_int8
 
 RNG = np.random.default_rng(0)

@@ -1,5 +1,7 @@
 """Rescues are tried alone and together, and kept where they help on other samples."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import pytest
@@ -10,21 +12,19 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import CalibrationParams
 from enginewright.graph import data_apart
 from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.precision.calibration.auto import OutputErrors
 from enginewright.precision.calibration.cache import kept_answers
-from enginewright.precision.calibration.calibrate import calibrate_graph
-from enginewright.precision.calibration.measure import measure
+from enginewright.precision.calibration.calibrate import calibrate_graph, measure
 from enginewright.precision.dialect import dialect_of
-from enginewright.precision.quantize import quantize
+from enginewright.precision.in_dialect import Ingredients, open_calibrated, open_rescued
+from enginewright.precision.quantize import quantize, set_weights
 from enginewright.precision.records import (
     RESCUE,
     Rescue,
-    Rescued,
     digest_of,
-    open_calibrated,
-    open_rescued,
     write_rounded,
 )
-from enginewright.precision.rescue.rescue import LOST, Attempts, Confirmation, Fitting, Loss, find_rescues
+from enginewright.precision.rescue import LOST, Attempts, Confirmation, find_rescues
 
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -35,13 +35,13 @@ BOTH = EQUALIZE + ROUND
 class Known:
     """A trial of graphs whose errors are known: a mean, or a pair with that of all samples at once."""
 
-    fitting, fitted, confirmed = Fitting((), tuple), 8, 16
+    sizes = 8, 16
 
     def __init__(self, errors):
         self.errors = errors
 
     def loss(self, graph):
-        return Loss(*np.broadcast_to(self.errors[graph], 2).tolist())
+        return OutputErrors(*np.broadcast_to(self.errors[graph], 2).tolist())
 
 
 def judged(errors, named=False):
@@ -57,7 +57,7 @@ def judged(errors, named=False):
     attempts = {
         name: attempt(name) for name in BOTH + SPARE if name != "spare" or any("spare" in each for each in errors)
     }
-    given = Rescued((), None, {})
+    given = Ingredients((), None, {}, CPU, KEEP_NOTHING)
     return find_rescues("int8", given, attempts, named, Known(errors), write=lambda rescued: rescued.graph)
 
 
@@ -124,22 +124,20 @@ def project(tiny_graph, samples, tmp_path):
         (tmp_path / name).mkdir()
     onnx.save(graph, tmp_path / "simplified/model.onnx")
     calibrate_graph(tmp_path / "simplified", samples, PARAMS, CPU, None, tmp_path / "calibrated")
-    attempts = Attempts("int8", KEEP_NOTHING, CPU, samples, tmp_path / "scratch")
-    return attempts, open_calibrated(tmp_path / "simplified", tmp_path / "calibrated", samples)
+    attempts = Attempts("int8", samples, tmp_path / "scratch")
+    return attempts, open_calibrated(tmp_path / "simplified", tmp_path / "calibrated", samples, CPU, KEEP_NOTHING)
 
 
 def eight(attempts):
     feeds = [attempts.samples.cycled(8)]
-    return Fitting(feeds, lambda: feeds)
+    return SimpleNamespace(few=feeds, many=lambda: feeds)
 
 
 def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_path):
     attempts, given = project
     trial = Confirmation(load_graph(given.graph), attempts.samples)
-    assert (trial.fitted, trial.confirmed) == (10, 11)
-    assert [
-        len(feeds["input"]) for feeds in Confirmation(load_graph(given.graph), attempts.samples, batch=4).fitting.few
-    ] == [
+    assert trial.sizes == (10, 11)
+    assert [len(feeds["input"]) for feeds in Confirmation(load_graph(given.graph), attempts.samples, batch=4).few] == [
         4,
         4,
         2,
@@ -154,7 +152,7 @@ def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_pat
     record.write(attempts.folder / RESCUE)
     write_rounded(rescued.rounded, attempts.folder)
     nowhere = tmp_path / "nowhere"
-    read = open_rescued(nowhere, nowhere, attempts.folder, attempts.samples)
+    read = open_rescued(nowhere, nowhere, attempts.folder, attempts.samples, CPU, KEEP_NOTHING)
     assert attempts.write(read) == attempts.write(rescued)
 
 
@@ -210,7 +208,9 @@ def test_rounded_weights_alone_leave_graph_and_ranges(project, tmp_path):
     numbers = {"samples": (8, 8), "error": 0.2, "at_once": 0.2, "tried": (), "enough": None}
     record = Rescue(precision="int8", kept=("round", "spare"), spared=("classifier",), **numbers)
     record.write(tmp_path / "rescued" / RESCUE)
-    read = open_rescued(tmp_path / "simplified", tmp_path / "calibrated", tmp_path / "rescued", attempts.samples)
+    read = open_rescued(
+        tmp_path / "simplified", tmp_path / "calibrated", tmp_path / "rescued", attempts.samples, CPU, KEEP_NOTHING
+    )
     assert read.graph == given.graph
     assert read.ranges == given.ranges
     assert read.spared == ("classifier",)
@@ -221,7 +221,9 @@ def test_rounded_weights_alone_leave_graph_and_ranges(project, tmp_path):
 def test_tensorrt_gets_the_same_bytes(project):
     attempts, given = project
     rescued = attempts.round(given, eight(attempts))
-    graph = quantize(given.graph, "int8", given.ranges.amax, KEEP_NOTHING, "fp16", rounded=rescued.rounded).graph
+    graph = set_weights(
+        quantize(given.graph, "int8", given.ranges.amax, KEEP_NOTHING, "fp16"), 127, rescued.rounded
+    ).graph
     constants = {tensor.name: numpy_helper.to_array(tensor).astype(np.float32) for tensor in graph.initializer}
     read = [node.input for node in graph.node if node.input[0] in rescued.rounded]
     assert {weights for weights, *_ in read} == {"w1", "w2", "w3"}
@@ -233,12 +235,14 @@ def test_tensorrt_gets_the_same_bytes(project):
 
 def test_what_is_known_of_the_equalized_graph_is_what_would_be_measured(project):
     attempts, given = project
-    after = attempts.equalize(given, Fitting([attempts.samples.cycled(8)], lambda: attempts.samples.batches(8)))
+    after = attempts.equalize(
+        given, SimpleNamespace(few=[attempts.samples.cycled(8)], many=lambda: attempts.samples.batches(8))
+    )
     found = measure(load_graph(after.graph), attempts.samples.batches(8), PARAMS.bins)
     assert after.ranges.amax == pytest.approx({name: each.amax for name, each in found.items()}, rel=1e-3)
     assert after.ranges.lowest == pytest.approx({name: each.lowest for name, each in found.items()}, rel=1e-3, abs=1e-6)
     assert after.ranges.amax != pytest.approx(given.ranges.amax, rel=1e-3)
-    assert open_calibrated(attempts.folder, attempts.folder, attempts.samples).ranges == after.ranges
+    assert open_calibrated(attempts.folder, attempts.folder, attempts.samples, CPU, KEEP_NOTHING).ranges == after.ranges
     before, kept = (kept_answers(each.ranges, attempts.samples) for each in (given, after))
     assert kept.keys() == before.keys() == {"logits"}
     assert np.array_equal(kept["logits"], before["logits"])

@@ -10,8 +10,8 @@ from support.pass_checks import model_of_text, session_of
 from threadpoolctl import threadpool_info
 
 from enginewright.graph.onnx_file import load_graph
-from enginewright.precision.rescue import round as module
-from enginewright.precision.rescue.round import MOST_INPUTS, find_layers, round_by_sum, round_weights
+from enginewright.precision import round_weights as module
+from enginewright.precision.round_weights import MOST_INPUTS, find_layers, round_by_sum, round_weights
 from enginewright.precision.write_int8 import output_channels, weight_scales
 
 RNG = np.random.default_rng(0)

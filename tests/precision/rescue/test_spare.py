@@ -6,7 +6,7 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginewright.precision.floats import shares_of_work
-from enginewright.precision.rescue.rescue import end_of
+from enginewright.precision.rescue import end_of
 
 HEADS = """agraph (float[batch, 64, 8, 8] x) => (float[batch, 4] y, float[batch, 4] z) {
     [conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)

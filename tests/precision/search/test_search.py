@@ -7,9 +7,10 @@ import pytest
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import Thresholds
-from enginewright.precision.records import AIM, Search, SearchedLayer, Step, spared_layers
-from enginewright.precision.search import search as journal_module
-from enginewright.precision.search.search import Journal, find_spared, in_order_of_worth
+from enginewright.precision import search as journal_module
+from enginewright.precision.in_dialect import Ingredients, spare_searched
+from enginewright.precision.records import AIM, Search, SearchedLayer, Step, digest_of
+from enginewright.precision.search import Journal, find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
 WORK = {"a": 0.1, "b": 0.1, "c": 0.5, "d": 0.1, "e": 0.2}
@@ -44,8 +45,7 @@ class MadeUp:
             agreement=None,
             metric_drop=None,
             looked_at=16,
-            changed={},
-            used=error / self.checks.limits.relative_error,
+            spent=error / self.checks.limits.relative_error,
             at_most=self.others * error / self.checks.limits.relative_error,
         )
 
@@ -75,8 +75,8 @@ def test_the_fewest_layers_are_spared_that_keep_the_thresholds(journal, allowed,
     assert answer.spared == spared
     assert answer.path[0].spared == 0
     chosen = next(step for step in answer.path if step.spared == len(spared))
-    assert chosen.used <= AIM
-    assert all(step.used > AIM for step in answer.path if step.spared < len(spared))
+    assert chosen.spent <= AIM
+    assert all(step.spent > AIM for step in answer.path if step.spared < len(spared))
 
 
 @pytest.mark.parametrize(("others", "spared"), [(1.3, "b"), (3, "bd"), (8, "bdac"), (100, "bdace")])
@@ -88,7 +88,7 @@ def test_more_is_spared_until_samples_that_choose_nothing_keep_the_thresholds(jo
 
 def test_int8_as_it_is_may_be_too_little_for_other_samples_alone(journal):
     answer = find_spared(MadeUp(allowed=0.4, others=2), WORK, journal, seconds=60)
-    assert answer.path[0].used <= AIM < 1 < answer.path[0].at_most
+    assert answer.path[0].spent <= AIM < 1 < answer.path[0].at_most
     assert answer.spared == ("b",)
 
 
@@ -127,7 +127,7 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
     with pytest.raises(EnginewrightError, match="1e-09 seconds do not suffice to measure one layer"):
         find_spared(MadeUp(), WORK, journal, seconds=1e-9)
     seconds = iter((0, 1, 2, 3, 4, 5))
-    monkeypatch.setattr("enginewright.precision.search.search.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr("enginewright.precision.search.time", SimpleNamespace(monotonic=lambda: next(seconds)))
     answer = find_spared(MadeUp(), WORK, journal, seconds=3)
     assert answer.losses.keys() == {"a", "b"}
     assert answer.spared == ("b",)
@@ -165,8 +165,7 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
             agreement=None,
             metric_drop=None,
             looked_at=16,
-            changed={},
-            used=used,
+            spent=used,
         )
         for count, used in path
     )
@@ -185,21 +184,23 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
 
 
 def test_what_was_searched_for_something_else_is_refused(tmp_path):
-    ranges = SimpleNamespace(cache_sha256="ranges", model_sha256="model")
-    about = {"precision": "int8", "calibration": "ranges", "model": "model", "rescue": "rescued"}
-    found = Search(**about, layers=(), samples=(8, 16, 32), path=(), spared=("conv",))
-    found.write(tmp_path / "int8.json")
-    assert spared_layers(tmp_path / "int8.json", ranges, "rescued") == ("conv",)
-    for calibration, model, rescue in (
-        ("other", "model", "rescued"),
-        ("ranges", "other", "rescued"),
-        ("ranges", "model", "other"),
-    ):
-        other = SimpleNamespace(cache_sha256=calibration, model_sha256=model)
+    for name in ("rescued", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rescue.json").write_text(name)
+    rescued, file = tmp_path / "rescued", tmp_path / "int8.json"
+    about = {"precision": "int8", "calibration": "ranges", "model": "model", "rescue": digest_of(rescued)}
+    Search(**about, layers=(), samples=(8, 16, 32), path=(), spared=("conv",)).write(file)
+
+    def spared(calibration="ranges", model="model", rescued=rescued):
+        given = Ingredients(None, SimpleNamespace(origin=(calibration, model)), None, None, None, spared=("end",))
+        return spare_searched(given, file, rescued).spared
+
+    assert spared() == ("end", "conv")
+    for other in ({"calibration": "other"}, {"model": "other"}, {"rescued": tmp_path / "other"}):
         with pytest.raises(
             EnginewrightError, match=r"int8\.json was searched with another calibration, model or rescue: r"
         ):
-            spared_layers(tmp_path / "int8.json", other, rescue)
-    (tmp_path / "int8.json").write_text('{"precision": "int8", "threshold": 1}')
+            spared(**other)
+    file.write_text('{"precision": "int8", "threshold": 1}')
     with pytest.raises(EnginewrightError, match=r"int8\.json is damaged or of another version of Enginewright"):
-        spared_layers(tmp_path / "int8.json", ranges, "rescued")
+        spared()

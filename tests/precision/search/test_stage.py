@@ -13,10 +13,10 @@ from enginewright.graph.onnx_file import load_graph
 from enginewright.pipeline.graphs import ConvertPaths, RescuePaths, convert, rescue
 from enginewright.pipeline.ranges import calibrate
 from enginewright.pipeline.search import SearchPaths, search
+from enginewright.precision import search as journal
 from enginewright.precision.calibration import cache as answers
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.records import AIM, RESCUE, SEARCH, Rescue, Search
-from enginewright.precision.search import search as journal
 
 RECIPE = """
 calibration: {method: max}
@@ -56,7 +56,7 @@ def test_fp8_leaves_out_what_its_search_spares(tiny_onnx, samples, tmp_path, mon
 
     found, rescued_by = Search.read(Path("fp8") / SEARCH), Rescue.read(Path("fp8") / RESCUE)
     assert (found.precision, rescued_by.kept) == ("fp8", ())  # weights in float8 are not rounded to bytes
-    assert found.chosen.used <= AIM < found.path[0].used
+    assert found.chosen.spent <= AIM < found.path[0].spent
     written = load_graph(Path("fp8/model.onnx"))
     makers = {name: node.op_type for node in written.graph.node for name in node.output}
     in_bytes = {node.name for node in written.graph.node if makers.get(node.input[0]) == "DequantizeLinear"}

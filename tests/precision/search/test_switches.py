@@ -6,8 +6,8 @@ from support.pass_checks import model_of_text
 
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.onnx_file import load_graph
-from enginewright.precision.calibration.measure import measure
-from enginewright.precision.search.trials import Rounding, SwitchedGraph, loss_alone
+from enginewright.precision.calibration.calibrate import measure
+from enginewright.precision.search import Rounding, SwitchedGraph, loss_alone
 from enginewright.precision.write_int8 import Bounds, write_int8
 
 LAYERS = ["conv1", "conv2", "pool", "classifier"]

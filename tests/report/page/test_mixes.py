@@ -21,7 +21,7 @@ def mixed(delivered, floating=(), traces=None, types=("int8", "fp32")):
         for one in range(2)
     ]
     candidates = [
-        Candidate(assignment=assignment, used=0.125, promised=times(1.4), raced=None if traces else 1.3)
+        Candidate(assignment=assignment, spent=0.125, promised=times(1.4), raced=None if traces else 1.3)
         for assignment in (*((each, each) for each in types), ("int8", "fp32"))
     ]
     return mix_with(

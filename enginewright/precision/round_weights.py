@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 from enginewright.core.cores import in_parallel
 from enginewright.data.feeds import Feeds
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.placement import Placement, setting
-from enginewright.precision.rescue.equalize import array_of, tensors_of, weights_as_given, weights_by_output
+from enginewright.precision.equalize import tensors_of, weights_as_given, weights_by_output
+from enginewright.precision.placement import Placement, array_of
 from enginewright.precision.write_int8 import Rounded, output_channels, weight_scales
 
 ROWS = 4096  # of a layer's inputs that are looked at, as far as the samples have them
@@ -57,8 +57,9 @@ class RoundedLayer(NamedTuple):
             return rows[:: max(1, len(rows) // most)][None]
         kernel = self.array.shape[2:]
         rank = len(kernel)
-        strides, dilations = (self._integers(name, [1] * rank) for name in ("strides", "dilations"))
-        pads = self._integers("pads", [0] * 2 * rank)
+        settings = self.node.attributes
+        strides, dilations = (settings.get_ints(name, [1] * rank) for name in ("strides", "dilations"))
+        pads = settings.get_ints("pads", [0] * 2 * rank)
         padded = np.pad(given, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
         spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
         windows = np.lib.stride_tricks.sliding_window_view(padded, spans, tuple(range(2, 2 + rank)))
@@ -66,33 +67,26 @@ class RoundedLayer(NamedTuple):
         windows = np.moveaxis(windows[(slice(None), slice(None), *steps)], 1, 1 + rank)  # channels behind pixels
         count = int(np.prod(windows.shape[: 1 + rank]))
         chosen = np.unravel_index(np.arange(0, count, max(1, count // most)), windows.shape[: 1 + rank])
-        return np.moveaxis(windows[chosen].reshape(len(chosen[0]), setting(self.node, "group", 1), -1), 1, 0)
-
-    def _integers(self, name: str, default: list[int]) -> list[int]:
-        return list(self.node.attributes[name].as_ints()) if name in self.node.attributes else default
+        return np.moveaxis(windows[chosen].reshape(len(chosen[0]), settings.get_int("group", 1), -1), 1, 0)
 
 
-def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], largest: int) -> Rounded:
+def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Sequence[Feeds], largest: int) -> Rounded:
     """Return the bytes of the weights that are in int8 if the nodes of the names in `kept` are not."""
-    layers = find_layers(as_ir(model), kept)
-    given = list(batches)
     rounded: dict[str, NDArray[np.int8]] = {}
     # Several threads of one product add in another order than one does. So layers take the cores, one thread each, and
     # the bytes do not depend on how many there are.
     with threadpool_limits(1, "blas"):
-        for portion in portions(layers):
-            sums = _sums_of(portion, model, given)
+        for portion in portions(find_layers(as_ir(model), kept)):
+            work = zip(portion, _sums_of(portion, model, batches), strict=True)
             names = [layer.weights.name or "" for layer in portion]
-            work = partial(_round, sums=sums, largest=largest)
-            rounded |= zip(names, in_parallel(work, portion), strict=True)
+            rounded |= zip(names, in_parallel(lambda pair: _round(*pair, largest), work), strict=True)
     return rounded
 
 
-def _round(layer: RoundedLayer, sums: dict[str, Floats], largest: int) -> NDArray[np.int8]:
+def _round(layer: RoundedLayer, sums: Floats, largest: int) -> NDArray[np.int8]:
     steps = weight_scales(layer.array, output_channels(layer.node, layer.array.ndim), largest)
     units = np.asarray(layer.by_sum(layer.array / steps), np.float64)
-    rounded = round_by_sum(units, sums.pop(layer.weights.name or ""), largest)
-    return weights_as_given(layer.node, rounded[..., None], layer.array.shape)
+    return weights_as_given(layer.node, round_by_sum(units, sums, largest)[..., None], layer.array.shape)
 
 
 def portions(layers: Iterable[RoundedLayer]) -> Iterator[list[RoundedLayer]]:
@@ -107,21 +101,18 @@ def portions(layers: Iterable[RoundedLayer]) -> Iterator[list[RoundedLayer]]:
         yield portion
 
 
-def _sums_of(layers: Sequence[RoundedLayer], model: onnx.ModelProto, batches: Sequence[Feeds]) -> dict[str, Floats]:
-    """Return the products of the inputs of each layer with each other, by the name of its weights: means over rows."""
-    sums: dict[str, Floats] = {}
+def _sums_of(layers: Sequence[RoundedLayer], model: onnx.ModelProto, batches: Sequence[Feeds]) -> Iterable[Floats]:
+    """Return the products of the inputs of each layer with each other: means over rows."""
+
+    def products(layer: RoundedLayer, arrays: Mapping[str, NDArray[Any]]) -> Floats:
+        rows = layer.rows(arrays[layer.tensor].astype(np.float32), ROWS // len(batches))
+        return np.asarray((np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1])
+
+    sums: Iterable[Floats] = [np.zeros(())] * len(layers)
     for arrays in tensors_of(model, list(dict.fromkeys(layer.tensor for layer in layers)), batches):
-        work = partial(_products, arrays=arrays, most=ROWS // len(batches))
-        for layer, products in zip(layers, in_parallel(work, layers), strict=True):
-            name = layer.weights.name or ""
-            sums[name] = sums.get(name, 0) + products
+        found = in_parallel(partial(products, arrays=arrays), layers)
+        sums = [before + each for before, each in zip(sums, found, strict=True)]
     return sums
-
-
-def _products(layer: RoundedLayer, arrays: Mapping[str, NDArray[Any]], most: int) -> Floats:
-    rows = layer.rows(arrays[layer.tensor].astype(np.float32), most)
-    products: Floats = (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
-    return products
 
 
 def find_layers(model: ir.Model, kept: Collection[str]) -> list[RoundedLayer]:
@@ -165,11 +156,11 @@ def _round_in_turn(exact: Floats, upper: Floats, largest: int) -> NDArray[np.int
     found, wrong = np.zeros(exact.shape, np.int8), np.zeros_like(exact)
     for start in range(0, len(exact), BLOCK):
         block = slice(start, min(start + BLOCK, len(exact)))
-        wanted = exact[block] + upper[:start, block].T @ wrong[:start]
+        due = exact[block] + upper[:start, block].T @ wrong[:start]
         within = upper[block, block]
         for number, place in enumerate(range(block.start, block.stop)):
-            nearest = np.clip(np.rint(wanted[number]), -largest, largest)
+            nearest = np.clip(np.rint(due[number]), -largest, largest)
             found[place] = np.where(peaks[place], np.sign(exact[place]) * largest, nearest)
             wrong[place] = exact[place] - found[place]
-            wanted[number + 1 :] += within[number, number + 1 :, None] * wrong[place]
+            due[number + 1 :] += within[number, number + 1 :, None] * wrong[place]
     return found

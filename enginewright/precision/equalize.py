@@ -1,16 +1,12 @@
 """Equalize channels: move a scale for each from the weights that write a tensor to those that read it.
 
-It keeps what the graph computes in float, and costs nothing at run time. A tensor has one scale for all channels, so
-that those with small numbers get few of the 256 steps; weights have a scale for each output channel. Between
-convolutions this is called cross-layer equalization, behind a normalization SmoothQuant.
-
-What a sum reads beside products, such as a residual stream, cannot be written otherwise. It is divided in a Mul of its
-own, which OpenVINO makes one step with the rounding that follows.
-
-onnxsim's own knows neither depthwise convolutions nor inputs of three axes, and NNCF's leaves more Mul nodes in graphs.
+A tensor has one scale for all channels, so that those with small numbers get few of the 256 steps; weights have one for
+each output channel. Between convolutions this is called cross-layer equalization, behind a normalization SmoothQuant.
+docs/precisions.md says why no library does it here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -20,10 +16,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginewright.data.feeds import Feeds
-from enginewright.graph.as_written import open_as_written
-from enginewright.graph.passes.find import Inserter
+from enginewright.graph.as_written import open_as_written, run_graph
+from enginewright.graph.passes.find import Inserter, sizes_of
 from enginewright.graph.shapes import as_ir
-from enginewright.precision.placement import FLOATS, PRODUCTS, is_average, setting
+from enginewright.precision.placement import FLOATS, PRODUCTS, array_of, has_rows, is_average
 from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Bounds, dtype_of
 
 ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}  # keep a positive factor of a channel, as averages and MaxPool do
@@ -112,10 +108,8 @@ def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Nod
     return added
 
 
-def find_seams(model: ir.Model) -> Iterator[Seam]:
-    for node in model.graph:
-        if (seam := _seam_behind(node)) and seam.readers:
-            yield seam
+def find_seams(model: ir.Model) -> list[Seam]:
+    return [seam for node in model.graph if (seam := _seam_behind(node)) and seam.readers]
 
 
 def _seam_behind(writer: ir.Node) -> Seam | None:
@@ -155,8 +149,8 @@ def _written_by(node: ir.Node) -> tuple[list[tuple[ir.Value, int]], int] | None:
         case "Conv":
             axes, axis = (0, 0), 1
         case "Gemm":
-            axes, axis = (0 if setting(node, "transB") else 1, -1), last
-        case "MatMul" | "LayerNormalization" if setting(node, "axis", -1) in (-1, last):
+            axes, axis = (0 if has_rows(node) else 1, -1), last
+        case "MatMul" | "LayerNormalization" if node.attributes.get_int("axis", -1) in (-1, last):
             axes, axis = (-1, -1), last
         case "Mul":  # by the weights of an RMSNorm
             found = [own for value in node.inputs if (own := _own(value)) and _lies_along(own, last, node.outputs[0])]
@@ -178,14 +172,13 @@ def takes_scales(node: ir.Node, index: int, axis: int, value: ir.Value) -> bool:
     if node.op_type == "MatMul":
         fits = array_of(node.inputs[1]).ndim == 2 and axis == len(value.shape or ()) - 1
     else:
-        fits = axis == 1 and not setting(node, "transA")
+        fits = axis == 1 and not node.attributes.get_int("transA", 0)
     return fits and value.dtype in FLOATS
 
 
 def _axis_behind(node: ir.Node, index: int, axis: int) -> int | None:
     """Return where a node that keeps a positive factor of each channel puts the channels, or None for another node."""
-    given, after = node.inputs[0], node.outputs[0].shape
-    shape = list(given.shape) if given is not None and given.shape is not None else []
+    shape, after = sizes_of(node.inputs[0]), node.outputs[0].shape
     match node.op_type:
         case _ if index:
             return None
@@ -193,7 +186,7 @@ def _axis_behind(node: ir.Node, index: int, axis: int) -> int | None:
             order = node.attributes.get_ints("perm")
             return order.index(axis) if order else len(after or ()) - 1 - axis
         case "Gather" if shape and (indices := node.inputs[1]) is not None and indices.shape is not None:
-            chosen = setting(node, "axis") % len(shape)  # as the first token is chosen from all
+            chosen = node.attributes.get_int("axis", 0) % len(shape)  # as the first token is chosen from all
             return None if chosen == axis else axis + (len(indices.shape) - 1) * (chosen < axis)
         case "Flatten" | "Reshape" if axis == 1 and shape and after is not None and len(after) == 2:
             makes_rows = after[1] == shape[1] and all(size == 1 for size in shape[2:])  # of images of one pixel
@@ -215,18 +208,12 @@ def _own(value: ir.Value | None) -> ir.Value | None:
     return value if value is not None and value.const_value is not None and len(value.uses()) == 1 else None
 
 
-def array_of(value: ir.Value | None) -> NDArray[np.float32]:
-    assert value is not None
-    assert value.const_value is not None
-    return value.const_value.numpy()
-
-
 def weights_by_output(node: ir.Node, array: NDArray[Any]) -> NDArray[Any]:
     """Return weights by group, output, input, and place in the kernel."""
     if node.op_type == "Conv":
-        groups = setting(node, "group", 1)
+        groups = node.attributes.get_int("group", 1)
         return array.reshape(groups, len(array) // groups, array.shape[1], -1)
-    return (array if _has_rows(node) else array.T)[None, :, :, None]
+    return (array if has_rows(node) else array.T)[None, :, :, None]
 
 
 def weights_as_given(node: ir.Node, array: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
@@ -234,18 +221,13 @@ def weights_as_given(node: ir.Node, array: NDArray[Any], shape: Sequence[int]) -
     if node.op_type == "Conv":
         return array.reshape(shape)
     rows = array.reshape(array.shape[1:3])
-    return np.ascontiguousarray(rows if _has_rows(node) else rows.T)
-
-
-def _has_rows(node: ir.Node) -> bool:
-    """Tell whether each output has a row of the weights, not a column."""
-    return node.op_type == "Gemm" and bool(setting(node, "transB"))
+    return np.ascontiguousarray(rows if has_rows(node) else rows.T)
 
 
 def _channels(
     model: onnx.ModelProto, seams: list[Seam], batches: Iterable[Feeds], ranges: Mapping[str, Bounds]
 ) -> dict[str, Channels]:
-    """Measure the channels of the tensors of seams that have ranges, as far as they lie within these."""
+    """Measure the channels of what seams have and `ranges` know, as far as they lie within these."""
     axes = {name: axis for seam in seams for name, axis in seam.axes.items() if name in ranges}
     found: dict[str, list[Channels]] = {name: [] for name in axes}
     for arrays in tensors_of(model, list(axes), batches):
@@ -317,11 +299,10 @@ def tensors_of(
     """Yield these tensors of each batch, also those within the graph."""
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)
-    given = {tensor.name for tensor in model.graph.input}
-    asked, returned = [name for name in names if name not in given], {tensor.name for tensor in model.graph.output}
-    inner = [name for name in asked if name not in returned]
-    exposed.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in inner)
-    session = open_as_written(exposed) if asked else None
+    known = {tensor.name for tensor in (*model.graph.input, *model.graph.output)}
+    inner = [onnx.helper.make_empty_tensor_value_info(name) for name in names if name not in known]
+    exposed.graph.output.extend(inner)
+    run = partial(run_graph, open_as_written(exposed))
     for feeds in batches:
-        found = dict(zip(asked, session.run(asked, dict(feeds)), strict=True)) if session else {}
-        yield {name: found[name] if name in found else feeds[name] for name in names}
+        found = {**feeds, **run(feeds)}
+        yield {name: found[name] for name in names}

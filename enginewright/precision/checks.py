@@ -10,14 +10,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.data.feeds import TINY, Outputs, Run, Values, cosines_of_samples, errors_of_samples, norms_of_samples
+from enginewright.data.feeds import TINY, Outputs, Run, cosines_of_samples, norms_of_samples
 from enginewright.data.run_all import OutputsOf, Places, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_optimized
 from enginewright.graph.onnx_file import fixed_batch
 from enginewright.measure.agreement import Judge, Lost, compare
 from enginewright.measure.intervals import Figure, estimate
-from enginewright.precision.calibration.measure import SMALL
+from enginewright.precision.calibration.calibrate import SMALL
 from enginewright.precision.records import AIM, Step
 
 CHOOSING = 8  # samples to measure layers by
@@ -81,7 +81,7 @@ class Checks:
         return run_optimized(self.graph)
 
     @cached_property
-    def wanted(self) -> list[Outputs]:
+    def answers(self) -> list[Outputs]:
         """Return the exact outputs for the batches to measure layers by."""
         return [self.exact(feeds) for feeds in self.batches]
 
@@ -90,7 +90,7 @@ class Checks:
         `there`, where there is one."""
         outputs_at = partial(self._run_all, run, there)
         step = self._seen(outputs_at, spared, work)
-        if self._held is None or step.used > AIM:
+        if self._held is None or step.spent > AIM:
             return step
         return step.model_copy(update={"at_most": self._at_most(outputs_at, self._held)})
 
@@ -103,7 +103,7 @@ class Checks:
             return self._run_all(self.exact, self._exact_there, places)
         return {name: values[places] for name, values in self._outputs.items()}
 
-    def _wanted_of_first(self, count: int) -> Outputs:
+    def _exact_of_first(self, count: int) -> Outputs:
         if count not in self._expected:
             self._expected[count] = self._exact_at(self.places[:count])
         return self._expected[count]
@@ -115,12 +115,12 @@ class Checks:
         """
         if not len(held):
             return LOST
-        wanted, found = self._judge.comparable(held, self._exact_at(held), run(held))
-        if compare(wanted, found).nonfinite:
+        exact, found = self._judge.comparable(held, self._exact_at(held), run(held))
+        if compare(exact, found).nonfinite:
             return LOST
         figures = [
             upper_end(figure, len(held)) / allowed
-            for name, values in wanted.items()
+            for name, values in exact.items()
             for figure, allowed in self._figures(values, found[name])
         ]
         return min(LOST, max(figures))
@@ -142,35 +142,32 @@ class Checks:
         """
         found = run(self.places[:FIRST])
         few = self._step(found, spared, work, min(FIRST, self.checked))
-        if few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked:
+        if few.spent >= LOST or max(self._spent_by_errors(few)) >= MUCH or few.looked_at == self.checked:
             return few
-        if few.used <= LITTLE and self._can_suppose:
-            supposed = self._step(self._as_if_like(found), spared, work, self.checked).used
+        if few.spent <= LITTLE and self._can_suppose:
+            supposed = self._step(self._as_if_like(found), spared, work, self.checked).spent
             if supposed <= LITTLE:
-                return few.model_copy(update={"used": max(few.used, supposed)})
-        return self._step(self._with_others(found, run), spared, work, self.checked)
+                return few.model_copy(update={"spent": max(few.spent, supposed)})
+        if self._samples.lengths is None:
+            others = run(self.places[FIRST:])
+            whole = {name: np.concatenate([values, others[name]]) for name, values in found.items()}
+        else:  # texts must be padded alike
+            whole = run(self.places)
+        return self._step(whole, spared, work, self.checked)
 
     def _as_if_like(self, found: Outputs) -> Outputs:
         """Return outputs of all samples as if each had the error of the few whose exact answer is nearest in size."""
-        wanted, sizes = self._wanted_of_first(self.checked), self._sizes[self.places]
+        exact, sizes = self._exact_of_first(self.checked), self._sizes[self.places]
         few = np.argsort(sizes[:FIRST])
         between = (sizes[few][1:] + sizes[few][:-1]) / 2
         like = few[np.searchsorted(between, sizes)]
-        return {name: values + (found[name] - values[:FIRST])[like] for name, values in wanted.items()}
-
-    def _with_others(self, found: Outputs, run: RunPlaces) -> Outputs:
-        """Return the outputs of all samples: the first are run already, but texts must be padded alike."""
-        if self._samples.lengths is not None:
-            return run(self.places)
-        others = run(self.places[FIRST:])
-        return {name: np.concatenate([values, others[name]]) for name, values in found.items()}
+        return {name: values + (found[name] - values[:FIRST])[like] for name, values in exact.items()}
 
     def _step(self, found: Outputs, spared: int, work: float, count: int) -> Step:
-        places, wanted = self.places[:count], self._wanted_of_first(count)
-        compared = self._judge.comparable(places, wanted, found)
-        errors = compare(*compared)
+        places, exact = self.places[:count], self._exact_of_first(count)
+        errors = compare(*self._judge.comparable(places, exact, found))
         crossed = self._crossed(found, count) if self._are_few else ()
-        lost = self._judge.lost(places, wanted, chain([found], crossed))
+        lost = self._judge.lost(places, exact, chain([found], crossed))
         same, drop = lost[0]
         step = Step(
             spared=spared,
@@ -180,33 +177,27 @@ class Checks:
             agreement=None if same is None else float(same.mean()),
             metric_drop=drop,
             looked_at=count,
-            changed={} if same is None else self._changed(places, same, errors_of_samples(*compared)),
-            used=LOST,
+            spent=LOST,
         )
-        used = max(*self._used_by_errors(step), *self._used_by_answers(lost))
-        return step if errors.nonfinite else step.model_copy(update={"used": min(LOST, used)})
-
-    def _changed(self, places: Places, same: Values, errors: Values) -> dict[str, int]:
-        """Name the samples whose answer is not the same, the worst first, with their places among these."""
-        order, samples = np.lexsort((-errors, same)), self._samples.manifest.samples
-        return {samples[places[each]].name: int(each) for each in order if same[each] < 1}
+        spent = max(*self._spent_by_errors(step), *self._spent_by_answers(lost))
+        return step if errors.nonfinite else step.model_copy(update={"spent": min(LOST, spent)})
 
     def _crossed(self, found: Outputs, count: int) -> Iterator[Outputs]:
         """Yield outputs as if each sample had the error of another one, whose exact answer is nearly as large.
 
         Of 56 samples, one is 1.8 %. So few have no other answer where 2 % of many have, or one that is chance.
         """
-        wanted, order = self._wanted_of_first(count), np.argsort(self._sizes[self.places[:count]], kind="stable")
+        exact, order = self._exact_of_first(count), np.argsort(self._sizes[self.places[:count]], kind="stable")
         for shift in range(1, min(CROSSED, count - 1) + 1):
             like = np.empty_like(order)
             like[order] = np.roll(order, shift)
-            yield {name: values + (found[name] - values)[like] for name, values in wanted.items()}
+            yield {name: values + (found[name] - values)[like] for name, values in exact.items()}
 
-    def _used_by_errors(self, step: Step) -> tuple[float, float]:
+    def _spent_by_errors(self, step: Step) -> tuple[float, float]:
         allowed = self.limits
         return (1 - step.cosine) / max(1 - allowed.cosine, TINY), step.relative_error / allowed.relative_error
 
-    def _used_by_answers(self, lost: Sequence[Lost]) -> tuple[float, float]:
+    def _spent_by_answers(self, lost: Sequence[Lost]) -> tuple[float, float]:
         others = np.mean([0.0 if each.same is None else 1 - each.same.mean() for each in lost])
         drop = np.mean([each.drop or 0.0 for each in lost])
         allowed = self.limits

@@ -1,10 +1,13 @@
-"""Cut a graph into blocks, find how long each takes in each type, here or by traces from elsewhere, and mix types."""
+"""Mix int8 and float precisions: cut a graph into blocks, find how long each takes in each type, here or by traces from
+elsewhere, make the mixes that look fast, and race them in one process and in turns."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from statistics import median
 from time import monotonic
 from typing import NamedTuple
 
@@ -15,18 +18,30 @@ from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
-from enginewright.core.params.build import InferenceParams
+from enginewright.core.params.build import EAGER, BenchmarkParams, InferenceParams
 from enginewright.core.user_files import user_file
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, LayerTime, node_names
+from enginewright.graph.as_written import run_as_written
+from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
+from enginewright.graph.onnx_file import save_graph
 from enginewright.graph.shapes import as_ir
 from enginewright.measure.benchmark import time_layers
+from enginewright.measure.race import AFTER, BEFORE, open_contender, race_sides
 from enginewright.measure.records import Trace
-from enginewright.measure.timing import whole_machine
-from enginewright.precision.in_dialect import Ingredients
+from enginewright.measure.timing import Bind, Timings, race, whole_machine
+from enginewright.precision.checks import Checks
+from enginewright.precision.in_dialect import Ingredients, quantize_beside
 from enginewright.precision.placement import FLOATS, PRODUCTS, arithmetic_nodes
-from enginewright.precision.records import Assignment, BlockTimes
+from enginewright.precision.records import (
+    AIM,
+    Assignment,
+    BlockTimes,
+    Candidate,
+    MixChoice,
+    Speedup,
+)
 
 Block = tuple[str, ...]  # the names of its nodes
 BlocksTimes = Mapping[PrecisionName, Sequence[float]]  # the milliseconds of each block in each type, int8 first
@@ -41,6 +56,10 @@ PRICES = (0.005, 0.01, 0.02, 0.04)
 TURNS, CALLS = 15, 4
 FEWEST_TURNS, LONG = 5, 10.0  # seconds for an engine, after which no turn follows: long calls are less noisy
 MOSTLY = 0.5  # of the blocks must have a layer in a trace
+CONFIDENCE, SEED = 0.95, 0
+INT8 = 0  # its number among the candidates
+RESAMPLES = 1000
+NANOSECOND = 1e-6  # in milliseconds: OpenVINO counts in microseconds, of which a tiny network may take none
 
 
 class Parts(NamedTuple):
@@ -62,9 +81,10 @@ class Parts(NamedTuple):
 
     def timed(self, times: BlocksTimes) -> tuple[BlockTimes, ...]:
         """Return what the record says of each block."""
+        of_blocks = zip(self.blocks, zip(*times.values(), strict=True), strict=True)
         return tuple(
-            BlockTimes(first=block[0], last=block[-1], milliseconds={name: times[name][number] for name in times})
-            for number, block in enumerate(self.blocks)
+            BlockTimes(first=block[0], last=block[-1], milliseconds=dict(zip(times, each, strict=True)))
+            for block, each in of_blocks
         )
 
 
@@ -117,28 +137,16 @@ def times_of_blocks(layers: Sequence[LayerTime], places: Mapping[str, int]) -> l
     """Return the milliseconds of each block. What a compiler adds, such as a cast, belongs to the next block."""
     times, waiting, place = [0.0] * (max(places.values()) + 1), 0.0, 0
     for layer in layers:
-        named = _place(layer, places)
-        if named is None:
-            waiting += layer.milliseconds
-        else:
-            place = named
-            times[place] += waiting + layer.milliseconds
-            waiting = 0.0
+        waiting += layer.milliseconds
+        if (named := _place(layer, places)) is not None:
+            times[named] += waiting
+            waiting, place = 0.0, named
     times[place] += waiting
     return times
 
 
-def share_named(layers: Sequence[LayerTime], places: Mapping[str, int]) -> float:
-    """Return the share of the blocks that have a layer by name. It is small for layers of another graph."""
-    return len({_place(layer, places) for layer in layers} - {None}) / (max(places.values()) + 1)
-
-
 def _place(layer: LayerTime, places: Mapping[str, int]) -> int | None:
     return next((places[name] for name in node_names(layer) if name in places), None)
-
-
-def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
-    return {name: [median(each) for each in zip(*(turn[name] for turn in times), strict=True)] for name in times[0]}
 
 
 def mixes_worth_trying(times: BlocksTimes) -> list[Assignment]:
@@ -182,11 +190,15 @@ def require_executed(engine: EngineRecord, precision: str) -> None:
 
 class Traces(NamedTuple):
     machine: Machine  # that they are from
-    times: list[BlocksTimes]  # by one trace of each engine
+    times: dict[PrecisionName, LayersTimes]  # of the blocks in each type
 
     @property
-    def types(self) -> tuple[PrecisionName, ...]:
-        return tuple(self.times[0])
+    def medians(self) -> BlocksTimes:
+        return {name: np.median(times, axis=0).tolist() for name, times in self.times.items()}
+
+    def of(self, assignment: Assignment) -> LayersTimes:
+        """Return what the parts of a mix take, without its changes of type."""
+        return np.stack([self.times[name][:, number] for number, name in enumerate(assignment)], axis=1)
 
 
 def trace_in_turns(
@@ -195,10 +207,11 @@ def trace_in_turns(
     """Trace the engines of all types here."""
     with whole_machine(f"mix, {precision}"):
         turns = _in_turns(list(engines.values()), bench)
-    for engine, of_one in zip(engines.values(), zip(*turns, strict=True), strict=True):
+    times = {}
+    for (name, engine), of_one in zip(engines.items(), zip(*turns, strict=True), strict=True):
         _require_times(list(chain(*of_one)), places, str(engine))
-    times = [[times_of_blocks(layers, places) for layers in turn] for turn in turns]
-    return Traces(bench.machine, [dict(zip(engines, turn, strict=True)) for turn in times])
+        times[name] = np.array([times_of_blocks(layers, places) for layers in of_one])
+    return Traces(bench.machine, times)
 
 
 def layers_in_turns(engines: Sequence[Path], bench: Bench) -> list[LayersTimes]:
@@ -217,11 +230,6 @@ def _in_turns(engines: Sequence[Path], bench: Bench) -> list[list[list[LayerTime
     return turns
 
 
-def layers_of(assignment: Assignment, times: Sequence[BlocksTimes]) -> LayersTimes:
-    """Return what the parts of a mix take by the traces of all engines, without its changes of type."""
-    return np.array([[turn[name][number] for number, name in enumerate(assignment)] for turn in times])
-
-
 def read_traces(
     folder: str,
     types: Sequence[PrecisionName],
@@ -234,33 +242,170 @@ def read_traces(
     found = user_file(folder, data, f"mix.{precision}.traces", "null")
     paths = {name: found / f"{name}.json" for name in types}
     traces = {name: Trace.read(path) for name, path in paths.items() if name in types[:2] or path.exists()}
+    machine, times = traces["int8"].machine, {}
     for name, trace in traces.items():
         if (trace.precision, trace.batch) != (name, bench.batch):
             raise EnginewrightError(
                 f"{paths[name]} is a trace of {trace.precision} at batch {trace.batch}, and not of {name} at "
                 f"batch {bench.batch}: take it there with the same build.profile"
             )
-    machine = traces["int8"].machine
-    for name, trace in traces.items():
         if trace.machine != machine:
             raise EnginewrightError(
                 f"{found}: int8.json is from {machine.in_words()}, and {name}.json from {trace.machine.in_words()}: "
                 "take all on one machine"
             )
+        _require_times(trace.layers, places, str(paths[name]))
+        times[name] = np.array([times_of_blocks(trace.layers, places)])
     if machine.runtime != bench.machine.runtime:
         raise EnginewrightError(
             f"{found}: the traces are from {machine.in_words()}, and graphs are made for {bench.machine.runtime} here: "
             "take traces with the same runtime"
         )
-    for name, trace in traces.items():
-        _require_times(trace.layers, places, str(paths[name]))
-    return Traces(machine, [{name: times_of_blocks(trace.layers, places) for name, trace in traces.items()}])
+    return Traces(machine, times)
 
 
 def _require_times(layers: Sequence[LayerTime], places: Mapping[str, int], where: str) -> None:
     if not any(layer.milliseconds for layer in layers):
         raise EnginewrightError(f"{where}: the runtime gives no times of layers, by which parts are chosen")
-    if (share := share_named(layers, places)) < MOSTLY:
+    named = {_place(layer, places) for layer in layers} - {None}
+    if (share := len(named) / (max(places.values()) + 1)) < MOSTLY:
         raise EnginewrightError(
             f"{where} is a trace of another graph: {share:.0%} of this one's parts have a layer in it. Trace this model"
         )
+
+
+class Made(NamedTuple):
+    assignment: Assignment
+    engine: Path
+    spent: float  # the largest part of what a threshold allows
+
+
+@dataclass(frozen=True)
+class CandidateMaker:
+    """Writes the graphs of candidates as the stage convert does, builds their engines, and checks what they lose."""
+
+    int8: Ingredients
+    parts: Parts
+    boxes: BoxesInGraph
+    checks: Checks
+    build: Callable[[Path, Path], object]  # of a graph an engine, in this folder
+
+    def make(self, assignment: Assignment, folder: Path) -> Made:
+        """Write and build a mix."""
+        model, _ = quantize_beside(self.parts.floating(assignment), self.int8)
+        return self.build_graph(model, assignment, folder)
+
+    def build_graph(self, model: onnx.ModelProto, assignment: Assignment, folder: Path) -> Made:
+        folder.mkdir()
+        graph, engine = folder / "model.onnx", folder / "engine"
+        save_graph(choose_in_graph(model, self.boxes), graph)
+        self.build(graph, engine)
+        return self.check(assignment, graph, engine)
+
+    def check(self, assignment: Assignment, graph: Path, engine: Path) -> Made:
+        """Say what is lost by a graph that is built already."""
+        return Made(assignment, engine, self.checks.check_run(run_as_written(graph), 0, 0.0).spent)
+
+
+@dataclass(frozen=True)
+class Races:
+    engines: Sequence[Path]
+    bench: Bench
+
+    def race_all(self, numbers: Collection[int], seconds: float) -> Timings:
+        """Race these engines at once."""
+        with ExitStack() as opened:
+            feeds = self.bench.samples.cycled(self.bench.batch)
+            point = {str(number): opened.enter_context(self._opened(number))(feeds) for number in numbers}
+            (timings,) = race([point], seconds, lambda: 0.0, np.random.default_rng(SEED), "mix, all")
+        return timings
+
+    def laps_of(self, rival: int, number: int, seconds: float) -> Speedup:
+        """Race two engines anew in laps: a choice of the fastest flatters what is chosen."""
+        params = BenchmarkParams(
+            batches=(self.bench.batch,),
+            seconds=seconds,
+            baselines=(EAGER,),
+            requests=(1,),
+            confidence=CONFIDENCE,
+            seed=SEED,
+        )
+        sides = {BEFORE: partial(self._opened, rival), AFTER: partial(self._opened, number)}
+        (change,) = race_sides(sides, self.bench.samples, params, "mix, the best").values()
+        middle, low, high = change.times(CONFIDENCE)
+        return Speedup(middle=middle, low=low, high=high)
+
+    def _opened(self, number: int) -> AbstractContextManager[Bind]:
+        return open_contender(self.engines[number], self.bench.machine, self.bench.inference)
+
+
+def raced_speedup(timings: Timings, rival: int, number: int) -> Speedup:
+    """Return how many times as fast one engine was as another in a race of all."""
+    middle, low, high = timings.factor(str(number), str(rival), CONFIDENCE, np.random.default_rng(SEED))
+    return Speedup(middle=middle, low=low, high=high)
+
+
+def choose(
+    precision: str,
+    types: Sequence[PrecisionName],
+    made: Sequence[Made],
+    layers: Sequence[LayersTimes],
+    races: Races | None,
+    seconds: float,
+) -> MixChoice:
+    """Race all that keep the thresholds, then the fastest mix against the fastest that is in one type.
+
+    Those in one type are first in `made`, in the order of `types`. `layers` has the times of the layers of each
+    candidate. They decide without races.
+    """
+    pure = range(len(types))
+    rivals = [number for number in pure if made[number].spent <= AIM]
+    mixes = [number for number in range(len(types), len(made)) if made[number].spent <= AIM]
+    if not rivals:
+        closest = min(made[number].spent for number in pure)
+        raise EnginewrightError(
+            f"mix.{precision}: neither {' nor '.join(types)} keeps precisions.{precision}.thresholds on calibration "
+            f"samples; the closest takes {closest:.0%} of what they allow, and {AIM:.0%} may be taken"
+        )
+    promised = [promise(layers[INT8], each) for each in layers]
+    timings = races.race_all([*pure, *mixes], seconds) if races else None
+    speeds = {
+        number: raced_speedup(timings, INT8, number).middle if timings else promised[number].middle
+        for number in (*pure, *mixes)
+    }
+    rival, mixed = max(rivals, key=speeds.__getitem__), max(mixes, key=speeds.__getitem__, default=None)
+    delivered = None
+    if races and timings and mixed is not None:
+        # Race the mix anew, unless it has lost already: the choice of the fastest mix flatters it.
+        first = raced_speedup(timings, rival, mixed)
+        delivered = first if first.high < 1 else races.laps_of(rival, mixed, seconds)
+    return MixChoice(
+        candidates=tuple(
+            Candidate(
+                assignment=each.assignment,
+                spent=each.spent,
+                promised=promised[number],
+                raced=speeds.get(number) if races else None,
+            )
+            for number, each in enumerate(made)
+        ),
+        mixed=mixed,
+        rival=types[rival],
+        promised=None if mixed is None else promise(layers[rival], layers[mixed]),
+        delivered=delivered,
+    )
+
+
+def promise(rival: LayersTimes, mix: LayersTimes) -> Speedup:
+    """Return how many times as fast a mix is as its rival, if each layer takes its median over the turns.
+
+    A turn is over in milliseconds, and something else may have the machine then: the sum of a turn would tell of that.
+    """
+    turns = np.random.default_rng(SEED).integers(0, len(mix), (RESAMPLES, len(mix)))
+    whole, *drawn = (_total(rival[each]) / _total(mix[each]) for each in (slice(None), *turns))
+    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Speedup(middle=whole, low=float(low), high=float(high))
+
+
+def _total(layers: LayersTimes) -> float:
+    return max(float(np.median(layers, axis=0).sum()), NANOSECOND)
