@@ -35,7 +35,8 @@ from enginewright.precision.in_dialect import (
     rewritten,
     value_ranges,
 )
-from enginewright.precision.placement import arithmetic_nodes
+from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
+from enginewright.precision.quantize import nodes_reading_bytes
 from enginewright.precision.records import Search, SearchedLayer, digest_of
 from enginewright.precision.rescue import confirming
 from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
@@ -76,10 +77,14 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         journal = Journal.about(*question, cluster and cluster.threads)
         ranges = _without(held, plain, measured, samples, journal)
         rounding = _rounding(precision, graph, given, ranges)
-        layers = arithmetic_nodes(graph, rounding.kept)
-        work = shares_of_work(graph, layers, given.sample)
         there = running_on(cluster, graph, scratch) if cluster else None
         convert = _converter(precision, given._replace(ranges=ranges), graph, rounding)
+        layers = arithmetic_nodes(graph, rounding.kept)
+        if not is_written_here(precision, keep, dialect):  # ModelOpt rounds more than that
+            followers = {*layers, *ends_of_attention(graph, layers)}
+            others = nodes_reading_bytes(convert(())) - followers
+            layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
+        work = shares_of_work(graph, layers, given.sample)
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there)
         trial = LayerTrial(checks, rounding, convert, scratch, cluster)

@@ -34,6 +34,7 @@ from enginewright.precision.calibration.calibrate import with_ranges
 from enginewright.precision.cast import cast
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import kept_nodes, nodes_in_floats
+from enginewright.precision.placement import ends_of_attention
 from enginewright.precision.quantize import activations, quantize, quantized_activations, set_weights
 from enginewright.precision.records import RESCUE, Mix, Rescue, Search, digest_of, read_rounded
 from enginewright.precision.write_int8 import Bounds, tensors_in_int8, write_int8
@@ -166,7 +167,7 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
             given.graph,
             precision,
             dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # ModelOpt leaves out what has no range
-            _keeping(given.keep, (*high, *given.spared)),
+            _keeping(given.keep, (*high, *given.spared, *ends_of_attention(graph, given.spared))),
             given.rest,
             given.sample,
         )
