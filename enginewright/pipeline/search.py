@@ -29,10 +29,10 @@ from enginewright.precision.floats import (
 )
 from enginewright.precision.in_dialect import (
     Ingredients,
+    for_compiler,
     is_written_here,
     open_rescued,
     quantize_in_dialect,
-    rewritten,
     value_ranges,
 )
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
@@ -64,10 +64,11 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
     require_kept_exist(keep, plain)
-    graph = rewritten(plain, dialect, precision) or plain
     known, how, held = samples.manifest, params.model, confirming(len(samples))
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
+        given = for_compiler(precision, given, scratch)
+        graph = load_graph(given.graph)
         question = (
             *(graph_sha256(given.graph), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(paths.code)),
             *(rescue, precision, dialect.model_dump(), keep.model_dump(), how.scores),

@@ -25,6 +25,7 @@ from enginewright.graph.passes.for_one_compiler import (
     count_axes_from_end,
     drop_idle_strides,
     pad_before_pooling,
+    pool_for_mean,
     spell_out_col2im,
     spell_out_hard_swish,
 )
@@ -41,6 +42,7 @@ from enginewright.precision.write_int8 import Bounds, tensors_in_int8, write_int
 
 REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
     ("tensorrt", "bf16"): (spell_out_hard_swish,),
+    ("tensorrt", "int8"): (pool_for_mean,),
     ("cpu", "bf16"): (drop_idle_strides,),
     ("cpu", "int8"): (pad_before_pooling, drop_idle_strides),
 }
