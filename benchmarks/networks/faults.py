@@ -241,7 +241,8 @@ def network(name: str, precision: "PrecisionName", runtime: str) -> tuple[onnx.M
         Path("dialect.json").write_bytes(zoo.made_at("dialect.json").read_bytes())
     source = {"int8": "calibrated", "fp8": "calibrated"}.get(precision, "simplified")
     simplified, made_from, calibrated, rescued = map(zoo.made_at, ("simplified", source, "calibrated", "rescued"))
-    given = zoo.made_at("samples/calibration"), Path("dialect.json"), zoo.made_at("exported/boxes.json")
+    boxes, cures = zoo.made_at("exported/boxes.json"), zoo.made_at("cures.json")
+    given = zoo.made_at("samples/calibration"), Path("dialect.json"), boxes, cures
     with tempfile.TemporaryDirectory(dir=".") as folder:
         converted = Path(folder) / precision
         graphs = simplified, made_from, calibrated, rescued

@@ -136,7 +136,7 @@ def search_with(error: float) -> "Search":
     given = [*map(zoo.made_at, places), found]
     search(Params.read(), "int8", SearchPaths(*given))
     places = ("simplified", "searched", "calibrated", "rescued", "samples/calibration", "dialect.json")
-    given = [*map(zoo.made_at, (*places, "exported/boxes.json", "converted/int8"))]
+    given = [*map(zoo.made_at, (*places, "exported/boxes.json", "cures.json", "converted/int8"))]
     convert(Params.read(), "int8", ConvertPaths(*given))
     return Search.read(found)
 

@@ -147,8 +147,8 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
     records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task")}
-    records |= {name: made / name for name in ("code", "parameters")}
-    users = (Path("data") / name for name in ("models", "weights", "calibration", "plugins"))
+    records |= {"fitting": made / "cures.json"} | {name: made / name for name in ("code", "parameters")}
+    users = (*(Path("data") / name for name in ("models", "weights", "calibration", "plugins")), Path("cures"))
     params = Params.read()
     step("machine", partial(machine, params, MachinePaths(*users, **records)))
     given = SamplesPaths(Path("data/images"), Path("data/texts"), records["task"], **sets)
@@ -208,6 +208,7 @@ def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], ob
         "samples/calibration",
         "dialect.json",
         "exported/boxes.json",
+        "cures.json",
     )
     given = ConvertPaths(*(*map(made_at, places), converted))
     validation = made_at("samples/validation")
@@ -267,9 +268,9 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
         dialect_of("tensorrt", "cuda", "").write(dialect)
         source = params.precisions[precision].made_from
         simplified, made_from, calibrated, rescued = map(made_at, ("simplified", source, "calibrated", "rescued"))
-        calibration, boxes = made_at("samples/calibration"), made_at("exported/boxes.json")
+        calibration, boxes, cures = map(made_at, ("samples/calibration", "exported/boxes.json", "cures.json"))
         graphs = simplified, made_from, calibrated, rescued
-        convert(params, precision, ConvertPaths(*graphs, calibration, dialect, boxes, converted))
+        convert(params, precision, ConvertPaths(*graphs, calibration, dialect, boxes, cures, converted))
         engine.mkdir()
         graph = converted / "model.onnx"
         load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)

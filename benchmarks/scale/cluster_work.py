@@ -78,14 +78,18 @@ def make_project(folder: Path) -> None:
     model, exported, simplified, calibrated, rescued, converted = (ARTIFACTS / name for name in places)
     given, converted = exported / "boxes.json", converted / PRECISION
     params = Params.read()
-    machine(params, MachinePaths(*(*users, *records, ARTIFACTS / "code", ARTIFACTS / "parameters")))
+    cures = ARTIFACTS / "cures.json"
+    machine(
+        params,
+        MachinePaths(*users, Path("cures"), *records, cures, ARTIFACTS / "code", ARTIFACTS / "parameters"),
+    )
     samples(params, SamplesPaths(Path("data/images"), Path("data/texts"), task, **sets))
     weights(params, Path("data/weights"), Path("data/models"), training, model)
     export(params, model, validation, exported)
     simplify(params, exported, validation, simplified)
     calibrate(params, Path("data/calibration"), simplified, calibration, dialect, calibrated)
     graphs = simplified, calibrated, calibrated, rescued
-    convert(params, PRECISION, ConvertPaths(*graphs, calibration, dialect, given, converted))
+    convert(params, PRECISION, ConvertPaths(*graphs, calibration, dialect, given, cures, converted))
     build(params, PRECISION, BuildPaths(converted, target, validation, Path("data/plugins"), engine))
 
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "infer": "answer for images, texts or arrays: classes, boxes, areas, numbers",
     "compare": "check whether a later run is slower or less accurate than an earlier one",
     "bundle": "make a folder to deploy: engine, ONNX, examples, Triton model repository",
+    "cure": "find what cures an engine that differs from its own graph, and what that costs",
     "fleet": "build, validate and race on all machines of fleet.yaml, and make one page",
     "keep": "search no more: write what was found into params.yaml",
     "reduce": "find the few nodes that a compiler gets wrong, to report them",

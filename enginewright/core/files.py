@@ -144,6 +144,7 @@ def _remove_left_folders(root: Path) -> None:
 
 ARTIFACTS, REPORTS, HISTORY = Path("artifacts"), Path("reports"), Path("history")
 CONVERTED = ARTIFACTS / "converted"
+CURES = Path("cures")
 ENGINES = ARTIFACTS / "engines"
 MACHINE = ARTIFACTS / "machine.json"
 VALIDATION_SAMPLES = ARTIFACTS / "samples" / "validation"

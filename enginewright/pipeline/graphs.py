@@ -9,7 +9,7 @@ import onnx
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, QUANTIZED, PrecisionName
-from enginewright.core.files import new_folder, scratch_folder
+from enginewright.core.files import ENGINES, new_folder, scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import Keep, rescues_of
 from enginewright.core.text import first_few
@@ -33,13 +33,8 @@ from enginewright.precision.in_dialect import (
     spare_searched,
     write_blocks_in_dialect,
 )
-from enginewright.precision.records import (
-    MIX,
-    RESCUE,
-    SEARCH,
-    Mix,
-    write_rounded,
-)
+from enginewright.precision.islands import changed
+from enginewright.precision.records import CURE, MIX, RESCUE, SEARCH, Cures, Mix, write_rounded
 from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 
 
@@ -94,6 +89,7 @@ class ConvertPaths(NamedTuple):
     calibration: Path
     dialect: Path
     boxes: Path
+    cures: Path
     converted: Path
 
 
@@ -116,12 +112,28 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
         if (whole := choose_in_graph(graph, BoxesInGraph.read(paths.boxes))) is not graph:
             graph = whole
             save_graph(graph, target)
+        if (cured := cured_graph(precision, graph, paths.cures, unfinished / CURE)) is not graph:
+            graph = cured
+            save_graph(graph, target)
         for name, answer in plan.answers.items():
             shutil.copyfile(answer, unfinished / name)
         floats = left_in_floats(graph, samples.cycled(1)) if precision in QUANTIZED else ()
         record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph), floats=floats)
         record.write(unfinished / "convert.json")
     print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
+
+
+def cured_graph(precision: str, graph: onnx.ModelProto, cures: Path, followed: Path) -> onnx.ModelProto:
+    """Return the graph with what cures its engine, and write that beside it. Without a cure it stays as it is."""
+    if (cure := Cures.read(cures).cures.get(precision)) is None:
+        return graph
+    if (cured := changed(graph, cure.change)) is None:
+        again = f"run `enginewright cure {ENGINES / precision}` again"
+        print(f"{precision}: it is no longer the graph that was cured: {again}")
+        return graph
+    cure.write(followed)
+    print(f"{precision}: {cure.in_words()}")
+    return cured
 
 
 def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samples: SampleSet) -> Plan:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from enginewright.core.files import ENGINES
 from enginewright.core.installing import require_new_enough
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ONNXRUNTIME
@@ -14,12 +15,13 @@ from enginewright.core.user_files import (
     user_model,
     user_plugins,
 )
-from enginewright.engine.machine import target_of
+from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import users_code
 from enginewright.pipeline.dependencies import code_of_stages, write_parameters
 from enginewright.precision.dialect import dialect_of
+from enginewright.precision.records import Cure, Cures
 from enginewright.tasks.choose import known_of
 
 
@@ -28,11 +30,13 @@ class MachinePaths(NamedTuple):
     weights: Path
     calibration: Path
     plugins: Path
+    cures: Path
     machine: Path
     target: Path
     dialect: Path
     tools: Path
     task: Path
+    fitting: Path
     code: Path
     parameters: Path
 
@@ -48,12 +52,23 @@ def machine(params: Params, paths: MachinePaths) -> None:
     dialect_of(described.runtime, described.device, described.capability, varies).write_if_new(paths.dialect)
     describe_tools().write_if_new(paths.tools)
     known_of(params.task).write_if_new(paths.task)
+    fitting_cures(paths.cures, described).write_if_new(paths.fitting)
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
     users = users_code(params)
     for stage, its_code in code_of_stages(runtimes, users["model"], users["task"]).items():
         its_code.write_if_new(paths.code / f"{stage}.json")
     write_parameters(params, paths.parameters)
     print(described.in_words())
+
+
+def fitting_cures(folder: Path, here: Machine) -> Cures:
+    """Return those that were found with this compiler, its version and this device. Name the others."""
+    found = [Cure.parse(path.read_bytes(), str(path)) for path in sorted(folder.glob("*.json"))]
+    for cure in found:
+        if not cure.fits(here):
+            again = f"run `enginewright cure {ENGINES / cure.precision}` again"
+            print(f"a cure of {cure.precision} was found with {cure.found_with}, this is {here.in_words()}: {again}")
+    return Cures(cures={cure.precision: cure for cure in found if cure.fits(here)})
 
 
 def require_files(params: Params, paths: MachinePaths) -> None:

@@ -33,7 +33,7 @@ from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms
 from enginewright.precision.floats import Conversion, Left
-from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, Rescue, Search
+from enginewright.precision.records import CURE, MIX, RESCUE, SEARCH, Cure, Mix, Rescue, Search
 
 MOST_DEVIATION = 1.1  # how many times one rate may be the other if the race and the throughput pass agree
 
@@ -48,6 +48,7 @@ class Evidence:
     trace: Trace
     mix: Mix | None = None  # of the precision best
     floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
+    cure: Cure | None = None
 
     @property
     def precision(self) -> str:
@@ -182,7 +183,7 @@ def gather_findings(precisions: Iterable[str], places: Places) -> Findings:
         if refusal := read_refusal(places.engines / name):
             refused[name] = refusal
             continue
-        mix, converted = places.converted / name / MIX, places.converted / name / "convert.json"
+        mix, converted, cure = (places.converted / name / file for file in (MIX, "convert.json", CURE))
         evidence = Evidence(
             EngineRecord.read(places.engines / name / "engine.json"),
             Validation.read(places.validation / f"{name}.json"),
@@ -190,6 +191,7 @@ def gather_findings(precisions: Iterable[str], places: Places) -> Findings:
             Trace.read(places.trace / f"{name}.json"),
             Mix.read(mix) if mix.exists() else None,
             Conversion.read(converted).floats,
+            Cure.read(cure) if cure.exists() else None,
         )
         found.append(evidence)
     if not found:

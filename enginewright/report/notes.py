@@ -36,6 +36,8 @@ def notes_on(findings: Findings) -> list[Note]:
         for line in findings.failures.get(entry.precision, ()):
             blamed = f"; the {entry.validation.loss_comes_from} is to blame" if line in entry.validation.broken else ""
             notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
+        if entry.cure:
+            notes.append(Note(f"{entry.precision} is cured", f"{entry.cure.in_words()}."))
         if remark := entry.engine.remark:
             notes.append(Note(f"{entry.precision} was built otherwise", f"{remark}."))
     for name, refusal in findings.refused.items():

@@ -59,6 +59,7 @@ DEPENDENTS = {
     "artifacts/machine.json": RACES | ENDS,
     "artifacts/target.json": each("build") | RACES | ENDS,
     "artifacts/dialect.json": {"calibrate", "rescue@int8", "search@int8"} | each("convert", "build") | RACES | ENDS,
+    "artifacts/cures.json": each("convert", "build") | RACES | ENDS,
     "artifacts/task.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/tools.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/code/weights.json": {"weights"} | AFTER_WEIGHTS,

@@ -28,6 +28,7 @@ from enginewright.precision.in_dialect import (
     rewritten,
     write_blocks_in_dialect,
 )
+from enginewright.precision.records import Cures
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -69,7 +70,8 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     simplified, calibrated = Path("simplified"), Path("calibrated")
     BoxesInGraph().write(Path("boxes.json"))
-    others = Path("dialect.json"), Path("boxes.json"), Path("bf16")
+    Cures(cures={}).write(Path("cures.json"))
+    others = Path("dialect.json"), Path("boxes.json"), Path("cures.json"), Path("bf16")
     graphs = simplified, simplified, calibrated, Path("none")
     convert(Params.read(), "bf16", ConvertPaths(*graphs, samples.folder, *others))
     assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == spelled

@@ -16,7 +16,7 @@ from enginewright.pipeline.search import SearchPaths, search
 from enginewright.precision import search as journal
 from enginewright.precision.calibration import cache as answers
 from enginewright.precision.dialect import dialect_of
-from enginewright.precision.records import AIM, RESCUE, SEARCH, Rescue, Search
+from enginewright.precision.records import AIM, RESCUE, SEARCH, Cures, Rescue, Search
 
 RECIPE = """
 calibration: {method: max}
@@ -42,7 +42,8 @@ def test_fp8_leaves_out_what_its_search_spares(tiny_onnx, samples, tmp_path, mon
     for folder in (simplified, rescued, searched):
         folder.mkdir()
     shutil.copyfile(tiny_onnx, simplified / "model.onnx")
-    code, dialect, boxes = (Path(f"{name}.json") for name in ("code", "dialect", "boxes"))
+    code, dialect, boxes, cures = (Path(f"{name}.json") for name in ("code", "dialect", "boxes", "cures"))
+    Cures(cures={}).write(cures)
     code.touch()
     dialect_of("openvino", "cpu", "avx512_vnni").write(dialect)
     BoxesInGraph().write(boxes)
@@ -52,7 +53,7 @@ def test_fp8_leaves_out_what_its_search_spares(tiny_onnx, samples, tmp_path, mon
     rescue(params, "fp8", RescuePaths(simplified, calibrated, samples.folder, dialect, rescued / "fp8"))
     given = samples.folder, dialect
     search(params, "fp8", SearchPaths(simplified, calibrated, rescued / "fp8", *given, code, searched / "fp8.json"))
-    convert(params, "fp8", ConvertPaths(simplified, searched, calibrated, rescued, *given, boxes, Path("fp8")))
+    convert(params, "fp8", ConvertPaths(simplified, searched, calibrated, rescued, *given, boxes, cures, Path("fp8")))
 
     found, rescued_by = Search.read(Path("fp8") / SEARCH), Rescue.read(Path("fp8") / RESCUE)
     assert (found.precision, rescued_by.kept) == ("fp8", ())  # weights in float8 are not rounded to bytes
