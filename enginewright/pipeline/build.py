@@ -13,6 +13,7 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Target, lacking
 from enginewright.engine.record import REFUSED, Refusal
 from enginewright.engine.tools import write_comparison
+from enginewright.precision.cure import CURE, Cure
 
 
 class BuildPaths(NamedTuple):
@@ -26,7 +27,8 @@ class BuildPaths(NamedTuple):
 def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
     """Write the engine's files and engine.json. If a GPU lacks the precision, or the compiler fails on the graph,
     write refused.json instead of failing, so that the other precisions go on."""
-    target, how, samples = Target.read(paths.target), params.build, SampleSet.open(paths.validation)
+    target, samples, cure = Target.read(paths.target), SampleSet.open(paths.validation), paths.converted / CURE
+    how = params.build.at_level(Cure.read(cure).change.optimization_level if cure.exists() else None)
     user_plugins(how.tensorrt.plugins, paths.plugins)
     try:
         graph = DescribedGraph(

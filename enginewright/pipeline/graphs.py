@@ -18,6 +18,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginewright.precision.cure import CURE, Cures
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.in_dialect import (
@@ -34,7 +35,7 @@ from enginewright.precision.in_dialect import (
     write_blocks_in_dialect,
 )
 from enginewright.precision.islands import changed
-from enginewright.precision.records import CURE, MIX, RESCUE, SEARCH, Cures, Mix, write_rounded
+from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, write_rounded
 from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 
 

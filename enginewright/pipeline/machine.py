@@ -20,8 +20,8 @@ from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import users_code
 from enginewright.pipeline.dependencies import code_of_stages, write_parameters
+from enginewright.precision.cure import Cure, Cures
 from enginewright.precision.dialect import dialect_of
-from enginewright.precision.records import Cure, Cures
 from enginewright.tasks.choose import known_of
 
 

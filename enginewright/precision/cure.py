@@ -1,192 +1,86 @@
-"""Find what cures an engine that differs from its own graph, and what the cure costs: build the graph in other ways,
-the cheapest first, until the engine is right; then with ever fewer nodes changed. No tensor becomes an output to be
-looked at, as that alone can change what a compiler fuses."""
+"""The JSON document of a cure: what makes a compiler get a graph right, for which version on which device, and the
+evidence. The stages that follow one import this file, and nothing of how it is found."""
 
-import math
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, redirect_stdout
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterable
 
-import numpy as np
-import onnx
-
-from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import scratch_folder
-from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams
-from enginewright.core.text import counted, in_one_line
-from enginewright.data.feeds import Feeds, Outputs
+from enginewright.core.facts import RUNTIMES
+from enginewright.core.files import Record
+from enginewright.core.text import counted, first_few
 from enginewright.engine.machine import Machine
-from enginewright.engine.runtimes import Session, load_runtime
-from enginewright.graph.as_written import run_as_written
-from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.read_interface import read_blueprint
-from enginewright.measure.agreement import compare
-from enginewright.measure.race import race_engines
-from enginewright.measure.timing import Bind, whole_machine
-from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep
-from enginewright.precision.records import Change, Cure, Price, Speedup
 
-Comparable = Callable[[Outputs, Outputs], tuple[Outputs, Outputs]]
-AS_BUILT, CURED = "as built", "cured"
-NO_NUMBERS = "its outputs are no numbers"
+CURE = "cure.json"  # beside a graph that is cured
 
 
-@dataclass
-class Trials:
-    """Builds graphs for the compiler of a machine, and measures how far their engines are from them."""
+class Change(Record):
+    """What makes a compiler get a graph right: another spelling, another optimization level, or an island."""
 
-    machine: Machine
-    build: BuildParams
-    inference: InferenceParams
-    feeds: Sequence[Feeds]  # of several sizes: first those of the race, last the smallest
-    limit: float  # of the relative error
-    seconds: float
-    comparable: Comparable = lambda expected, got: (expected, got)
-    builds: int = field(default=0, init=False)
-    error: float = field(default=math.inf, init=False)  # of the engine that was right last
-    started: float = field(default_factory=time.monotonic, init=False)
+    spelling: str | None = None  # the name of a pass
+    optimization_level: int | None = None  # of TensorRT
+    nodes: tuple[str, ...] = ()  # that are kept in high precision
+    in_float32: bool = False  # these; without it, they only read what is not rounded
+
+    def in_words(self) -> str:
+        if self.spelling:
+            return f"the pass {self.spelling}"
+        if self.optimization_level is not None:
+            return f"optimization level {self.optimization_level}"
+        if not self.nodes:
+            return "nothing changed"
+        return f"{first_few(self.nodes)} in {'float32' if self.in_float32 else 'floating point'}"
+
+    def keeping(self, nodes: Iterable[str]) -> "Change":
+        return self.model_copy(update={"nodes": tuple(nodes)})
+
+
+class Price(Record):
+    """What a cure costs, in a race."""
+
+    batch: int
+    milliseconds: tuple[float, float]  # of the engine, and of the cured one
+    speed: tuple[float, float, float]  # of the cured engine, where the engine's is 1: the middle, low and high
+
+    def in_words(self) -> str:
+        times = "from {:.3f} to {:.3f} ms".format(*self.milliseconds)
+        return f"at batch {self.batch} it goes {times}, {{:.3f}} ({{:.3f}} to {{:.3f}}) times the speed".format(
+            *self.speed
+        )
+
+
+class Cure(Record):
+    """cures/PRECISION.json: what cures an engine that differs from its graph, for which compiler, and the evidence."""
+
+    precision: str
+    change: Change
+    operations: tuple[str, ...]  # the types of the nodes
+    runtime: str
+    runtime_version: str
+    device_name: str
+    limit: float  # of the relative error, from which on an engine is wrong
+    refused: bool  # whether there was no engine
+    error: float | None  # of the engine beside its graph; None if its outputs are no numbers, or there was none
+    error_cured: float
+    price: Price | None  # None where there was no engine to race
+    builds: int
+
+    def fits(self, machine: Machine) -> bool:
+        found_with = self.runtime, self.runtime_version, self.device_name
+        return found_with == (machine.runtime, machine.runtime_version, machine.device_name)
 
     @property
-    def is_over(self) -> bool:
-        return time.monotonic() - self.started > self.seconds
+    def found_with(self) -> str:
+        return f"{RUNTIMES[self.runtime].title} {self.runtime_version} on {self.device_name}"
 
-    def is_right(self, model: onnx.ModelProto, what: str) -> bool:
-        """Build a graph and say how it went. What is begun in time ends; later nothing is right."""
-        if self.is_over:
-            return False
-        with scratch_folder() as folder:
-            error, why = math.inf, NO_NUMBERS
-            try:
-                self.compile(model, folder)
-                error = self.error_of(folder, folder / "model.onnx")
-            except Exception as problem:  # each library raises errors of its own
-                why = in_one_line(problem)
-        is_right = error <= self.limit
-        self.error = error if is_right else self.error
-        print(f"build {self.builds}, {what}: {'right' if is_right else 'wrong'}, {share_of(error) or why}", flush=True)
-        return is_right
-
-    def compile(self, model: onnx.ModelProto, folder: Path) -> None:
-        self.builds += 1
-        save_graph(model, folder / "model.onnx")
-        blueprint = replace(read_blueprint(folder / "model.onnx", self.build), example=self.feeds[-1])
-        load_runtime(self.machine.runtime).compile(folder / "model.onnx", blueprint, folder)
-
-    def error_of(self, engine: Path, graph: Path) -> float:
-        """Return the largest relative error of an engine beside its graph, which is infinite for what is no number."""
-        run, errors = run_as_written(graph), []
-        with self.open(engine, graph) as session:
-            for feeds in self.feeds:
-                expected, got = self.comparable(run(feeds), session.run(feeds))
-                meant = sum(np.count_nonzero(~np.isfinite(values)) for values in expected.values())
-                found = compare(expected, got)
-                errors.append(math.inf if found.nonfinite > meant else found.relative)
-        return max(errors)
-
-    @contextmanager
-    def open(self, engine: Path, graph: Path) -> Iterator[Session]:
-        blueprint, inference = read_blueprint(graph, self.build), self.inference.on(self.machine.cores)
-        (session,) = load_runtime(self.machine.runtime).load(engine, blueprint, inference, requests=1)
-        with closing(session):
-            yield session
-
-    @contextmanager
-    def contender(self, engine: Path, graph: Path) -> Iterator[Bind]:
-        with self.open(engine, graph) as session:
-            yield session.bind
+    def in_words(self) -> str:
+        """Return what was wrong, what cures it, and what that costs, in one sentence without its stop."""
+        was = "gave no numbers" if self.error is None else f"differed from its graph by {self.error:.2g}"
+        found = f"{self.found_with} refused its graph" if self.refused else f"its engine of {self.found_with} {was}"
+        operations = f" ({', '.join(dict.fromkeys(self.operations))})" if self.operations else ""
+        now = f"with {self.change.in_words()}{operations} it differs by {self.error_cured:.2g}"
+        price = f"; {self.price.in_words()}" if self.price else ""
+        return f"{found}, and {now}, where {self.limit:g} is allowed{price} ({counted(self.builds, 'build')})"
 
 
-def share_of(error: float) -> str | None:
-    return f"a relative error of {error:.2g}" if math.isfinite(error) else None
+class Cures(Record):
+    """Those that fit a machine, by precision."""
 
-
-def find_change(model: onnx.ModelProto, trials: Trials) -> Change:
-    """Return the first change that makes the engine right, and of an island the fewest nodes that were found."""
-    islands = [Change(nodes=tuple(layers_to_keep(model, wide)), in_float32=wide) for wide in (False, True)]
-    if islands[0].nodes == islands[1].nodes:
-        islands.pop()  # it has no 16 bits
-    for change in (*(Change(spelling=name) for name in SPELLINGS), *(each for each in islands if each.nodes)):
-
-        def is_enough(nodes: Sequence[str], change: Change = change) -> bool:
-            few = change.model_copy(update={"nodes": tuple(nodes)})
-            graph = changed(model, few)
-            kept = f"{counted(len(nodes), 'node')} in {'float32' if change.in_float32 else 'floating point'}"
-            return graph is not None and trials.is_right(graph, change.spelling or kept)
-
-        if is_enough(change.nodes):
-            return change.model_copy(update={"nodes": tuple(fewest(change.nodes, is_enough))})
-    raise EnginewrightError(
-        f"the {trials.seconds:g} seconds were over after {counted(trials.builds, 'build')}: allow more with --seconds"
-        if trials.is_over
-        else "the engine stays wrong with all of its layers in high precision, and with each other spelling that is "
-        f"known, in {counted(trials.builds, 'build')}: `enginewright reduce` finds the nodes, to report them"
-    )
-
-
-def fewest(nodes: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> Sequence[str]:
-    """Return few of the nodes that are enough, as all of them are: of which none can be left out, if time allows. Try
-    halves first, then all but a quarter, and so on: delta debugging."""
-    parts = 2
-    while len(nodes) > 1:
-        size = math.ceil(len(nodes) / parts)
-        pieces = [nodes[start : start + size] for start in range(0, len(nodes), size)]
-        others = [[node for node in nodes if node not in piece] for piece in pieces] if len(pieces) > 2 else []
-        if (piece := next(filter(is_enough, pieces), None)) is not None:
-            nodes, parts = piece, 2
-        elif (rest := next(filter(is_enough, others), None)) is not None:
-            nodes, parts = rest, max(2, parts - 1)
-        elif size == 1:
-            break
-        else:
-            parts = min(len(nodes), 2 * parts)
-    return nodes
-
-
-def find_cure(precision: str, engine: Path | None, graph: Path, trials: Trials, params: BenchmarkParams) -> Cure | None:
-    """Return what cures an engine of a graph, or the compiler that refused it (None), and the price; None if the engine
-    is right."""
-    error = trials.error_of(engine, graph) if engine else math.inf
-    if error <= trials.limit:
-        return None
-    print(f"{precision} is {'wrong: ' + (share_of(error) or NO_NUMBERS) if engine else 'refused'}", flush=True)
-    model = load_graph(graph)
-    if trials.is_right(model, "the same graph"):
-        again = f"`dvc repro --force --single-item build@{precision}`"
-        raise EnginewrightError(f"{precision} is wrong, and another build of its graph is right: {again}")
-    change = find_change(model, trials)
-    error_cured, types = trials.error, {node.name: node.op_type for node in model.graph.node}
-    return Cure(
-        precision=precision,
-        change=change,
-        operations=tuple(types[name] for name in change.nodes),
-        **trials.machine.model_dump(include={"runtime", "runtime_version", "device_name"}),
-        limit=trials.limit,
-        refused=engine is None,
-        error=error if math.isfinite(error) else None,
-        error_cured=error_cured,
-        price=price_of(change, engine, graph, trials, params) if engine else None,
-        builds=trials.builds,
-    )
-
-
-def price_of(change: Change, engine: Path, graph: Path, trials: Trials, params: BenchmarkParams) -> Price:
-    """Race the engine that is cured with the one that is not, on the first of the feeds."""
-    cured, feeds = changed(load_graph(graph), change), trials.feeds[0]
-    assert cured is not None, "it was built before"
-    with scratch_folder() as folder:
-        trials.compile(cured, folder)
-        sides = {AS_BUILT: (engine, graph), CURED: (folder, folder / "model.onnx")}
-        openers = {name: partial(trials.contender, *side) for name, side in sides.items()}
-        batch = len(next(iter(feeds.values())))
-        with whole_machine("cure"), redirect_stdout(sys.stderr):
-            raced = race_engines(openers, AS_BUILT, feeds, batch, params, trials.inference.threads)
-    median, low, high = raced.times(CURED, AS_BUILT)
-    return Price(
-        batch=batch,
-        milliseconds=(raced.milliseconds[AS_BUILT], raced.milliseconds[CURED]),
-        speed=Speedup(middle=median, low=low, high=high),
-    )
+    cures: dict[str, Cure]

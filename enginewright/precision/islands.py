@@ -12,8 +12,8 @@ from enginewright.graph.data_apart import array_of, bodies_of
 from enginewright.graph.passes import apply_passes, changed_by
 from enginewright.graph.passes.find import Pass, remove_unused
 from enginewright.graph.shapes import shapes_of
+from enginewright.precision.cure import Change
 from enginewright.precision.in_dialect import REWRITES, UNKNOWN
-from enginewright.precision.records import Change
 
 SPELLINGS: Mapping[str, Pass] = {
     each.__name__: each for each in (*(each for passes in REWRITES.values() for each in passes), *UNKNOWN.values())
@@ -27,6 +27,8 @@ def changed(model: onnx.ModelProto, change: Change) -> onnx.ModelProto | None:
     """Return the graph with a change, or None where it has nothing of it or lacks one of its nodes."""
     if change.spelling:
         return changed_by(model, SPELLINGS[change.spelling]) if change.spelling in SPELLINGS else None
+    if not change.nodes:
+        return model
     names = {node.name for node in model.graph.node}
     return with_island(model, change.nodes, change.in_float32) if names.issuperset(change.nodes) else None
 

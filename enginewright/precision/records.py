@@ -1,5 +1,4 @@
-"""The JSON documents of the stages rescue, search and mix, and of the command cure: what was tried, what each try
-brought, and the answer."""
+"""The JSON documents of the stages rescue, search and mix: what was tried, what each try brought, and the answer."""
 
 from pathlib import Path
 from typing import Any
@@ -7,17 +6,15 @@ from typing import Any
 import numpy as np
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import RUNTIMES, PrecisionName
+from enginewright.core.facts import PrecisionName
 from enginewright.core.files import Record, sha256
 from enginewright.core.params.precisions import Keep, RescueName
 from enginewright.core.text import counted, first_few, in_one_line
-from enginewright.engine.machine import Machine
 from enginewright.precision.write_int8 import Rounded
 
 RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
 SEARCH = "search.json"  # beside a graph that a search has shaped
 MIX = "mix.json"  # beside a graph that is mixed
-CURE = "cure.json"  # beside a graph that is cured
 AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 Assignment = tuple[PrecisionName, ...]  # the type of each block
 
@@ -257,68 +254,3 @@ class Mix(MixChoice):
 
 def _times(times: Speedup | None) -> str:
     return f"{times.middle:.3f} times ({times.low:.3f} to {times.high:.3f})" if times else "nothing"
-
-
-class Change(Record):
-    """What a graph is changed by so that a compiler gets it right: another spelling, or an island."""
-
-    spelling: str | None = None  # the name of a pass
-    nodes: tuple[str, ...] = ()  # that are kept in high precision
-    in_float32: bool = False  # these; without it, they only read what is not rounded
-
-    def in_words(self) -> str:
-        if self.spelling:
-            return f"the pass {self.spelling} spells it otherwise"
-        return f"{first_few(self.nodes)} in {'float32' if self.in_float32 else 'floating point'}"
-
-
-class Price(Record):
-    """What a cure costs, in a race."""
-
-    batch: int
-    milliseconds: tuple[float, float]  # of the engine, and of the cured one
-    speed: Speedup  # of the cured engine, where the engine's is 1
-
-    def in_words(self) -> str:
-        times = "from {:.3f} to {:.3f} ms".format(*self.milliseconds)
-        return f"at batch {self.batch} it goes {times}, {self.speed.in_figures()} times the speed"
-
-
-class Cure(Record):
-    """cures/PRECISION.json: what cures an engine that differs from its graph, for which compiler, and the evidence."""
-
-    precision: str
-    change: Change
-    operations: tuple[str, ...]  # the types of the nodes
-    runtime: str
-    runtime_version: str
-    device_name: str
-    limit: float  # of the relative error, from which on an engine is wrong
-    refused: bool  # whether there was no engine
-    error: float | None  # of the engine beside its graph; None if its outputs are no numbers, or there was none
-    error_cured: float
-    price: Price | None  # None where there was no engine to race
-    builds: int
-
-    def fits(self, machine: Machine) -> bool:
-        found_with = self.runtime, self.runtime_version, self.device_name
-        return found_with == (machine.runtime, machine.runtime_version, machine.device_name)
-
-    @property
-    def found_with(self) -> str:
-        return f"{RUNTIMES[self.runtime].title} {self.runtime_version} on {self.device_name}"
-
-    def in_words(self) -> str:
-        """Return what was wrong, what cures it, and what that costs, in one sentence without its stop."""
-        was = "gave no numbers" if self.error is None else f"differed from its graph by {self.error:.2g}"
-        found = f"{self.found_with} refused its graph" if self.refused else f"its engine of {self.found_with} {was}"
-        operations = f" ({', '.join(dict.fromkeys(self.operations))})" if self.operations else ""
-        now = f"with {self.change.in_words()}{operations} it differs by {self.error_cured:.2g}"
-        price = f"; {self.price.in_words()}" if self.price else ""
-        return f"{found}, and {now}, where {self.limit:g} is allowed{price} ({counted(self.builds, 'build')})"
-
-
-class Cures(Record):
-    """Those that fit a machine, by precision."""
-
-    cures: dict[str, Cure]

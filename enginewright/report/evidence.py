@@ -32,8 +32,9 @@ from enginewright.measure.records import (
 from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_problems
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms
+from enginewright.precision.cure import CURE, Cure
 from enginewright.precision.floats import Conversion, Left
-from enginewright.precision.records import CURE, MIX, RESCUE, SEARCH, Cure, Mix, Rescue, Search
+from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, Rescue, Search
 
 MOST_DEVIATION = 1.1  # how many times one rate may be the other if the race and the throughput pass agree
 

@@ -18,6 +18,7 @@ from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import count_nodes, load_graph
 from enginewright.pipeline.graphs import ConvertPaths, convert
 from enginewright.precision.calibration.cache import provided_provenance, write_cache
+from enginewright.precision.cure import Cures
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import OVERFLOWS
 from enginewright.precision.in_dialect import (
@@ -28,7 +29,6 @@ from enginewright.precision.in_dialect import (
     rewritten,
     write_blocks_in_dialect,
 )
-from enginewright.precision.records import Cures
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")

@@ -12,12 +12,12 @@ from enginewright.core.text import suggestion
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet, checked_feeds
 from enginewright.engine.machine import require_fits
-from enginewright.engine.record import read_engine, read_refusal, require_made_of
+from enginewright.engine.record import EngineRecord, read_engine, read_refusal, require_made_of
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.validate import spot_batches
-from enginewright.precision.cure import Trials, find_cure
-from enginewright.precision.records import CURE
+from enginewright.precision.cure import CURE
+from enginewright.precision.find_cure import Trials, find_cure
 from enginewright.tasks.choose import task_of
 
 EXAMPLES = """\
@@ -44,37 +44,43 @@ def run(chosen: Namespace) -> int:
     folder, params = chosen.engine, Params.read()
     refusal = read_refusal(folder)
     record = None if refusal and refusal.failed else read_engine(folder)
-    precision = record.precision if record else refusal.precision
+    precision = record.precision if record else folder.name
     if precision not in params.precisions:
         raise EnginewrightError(f"params.yaml makes no '{precision}'{suggestion(precision, params.precisions)}")
-    artifacts = folder.absolute().parents[1]
+    artifacts, kept_in = folder.absolute().parents[1], CURES / f"{precision}.json"
     converted = artifacts / "converted" / precision
-    graph = converted / "model.onnx"
-    here = describe_machine(record.target.runtime if record else params.runtime)
+    graph, samples = converted / "model.onnx", SampleSet.open(artifacts / "samples" / "validation")
+    trials = trials_for(record, graph, samples, params, chosen.seconds)
     if record:
-        require_fits(record.target, here, folder)
+        require_fits(record.target, trials.machine, folder)
         require_made_of(record, precision, graph)
-    build, how = record.build if record else params.build, params.model
-    samples = SampleSet.open(artifacts / "samples" / "validation")
-    known = samples.manifest
-    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
-    limit = params.precisions[precision].thresholds.relative_error
-    feeds = feeds_for(samples, graph, build)
-    trials = Trials(here, build, params.inference, feeds, limit, chosen.seconds, task.comparable)
     if (converted / CURE).exists():
-        if trials.error_of(folder, graph) <= limit:
-            print(f"{folder} is right, as {CURES / precision}.json cures it")
+        if record and trials.error_of(folder, graph) <= trials.limit:
+            print(f"{folder} is right, as {kept_in} cures it")
             return 0
-        raise EnginewrightError(
-            f"{folder} is wrong, though {CURES / precision}.json cured it: delete that, and run `dvc repro` first"
-        )
+        raise EnginewrightError(f"{folder} is wrong in spite of {kept_in}: delete that file, and run `dvc repro` first")
     cure = find_cure(precision, folder if record else None, graph, trials, params.benchmark)
     if cure is None:
-        print(f"{folder} is right: it differs from its graph by less than {limit:g}")
+        print(f"{folder} is right: it differs from its graph by {trials.limit:g} at most, as {precision} may")
         return 0
-    cure.write(CURES / f"{precision}.json")
-    print(f"{precision}: {cure.in_words()}\n{CURES / precision}.json has it: commit it, and run `dvc repro`")
+    cure.write(kept_in)
+    print(f"{precision}: {cure.in_words()}\n{kept_in} has it: commit it, and run `dvc repro`")
     return 0
+
+
+def trials_for(record: EngineRecord | None, graph: Path, samples: SampleSet, params: Params, seconds: float) -> Trials:
+    """Return trials as the engine was built, or as params.yaml says where the compiler refused it."""
+    known, how, build = samples.manifest, params.model, record.build if record else params.build
+    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
+    return Trials(
+        describe_machine(record.target.runtime if record else params.runtime),
+        build,
+        params.inference,
+        feeds_for(samples, graph, build),
+        params.precisions[graph.parent.name].thresholds.relative_error,  # type: ignore[index]
+        seconds,
+        task.comparable,
+    )
 
 
 def feeds_for(samples: SampleSet, graph: Path, build: BuildParams) -> list[Feeds]:

@@ -177,7 +177,14 @@ class BuildParams(Section):
     @property
     def with_weights(self) -> "BuildParams":
         """Return the same for a plan that keeps its weights."""
-        return self.model_copy(update={"tensorrt": self.tensorrt.model_copy(update={"weights": "inside"})})
+        return self._with_tensorrt("weights", "inside")
+
+    def at_level(self, level: int | None) -> "BuildParams":
+        """Return the same at another optimization level of TensorRT, if one is given."""
+        return self if level is None else self._with_tensorrt("optimization_level", level)
+
+    def _with_tensorrt(self, name: str, value: str | int) -> "BuildParams":
+        return self.model_copy(update={"tensorrt": self.tensorrt.model_copy(update={name: value})})
 
 
 Words = Literal["auto", "all"]

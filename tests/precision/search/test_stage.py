@@ -15,8 +15,9 @@ from enginewright.pipeline.ranges import calibrate
 from enginewright.pipeline.search import SearchPaths, search
 from enginewright.precision import search as journal
 from enginewright.precision.calibration import cache as answers
+from enginewright.precision.cure import Cures
 from enginewright.precision.dialect import dialect_of
-from enginewright.precision.records import AIM, RESCUE, SEARCH, Cures, Rescue, Search
+from enginewright.precision.records import AIM, RESCUE, SEARCH, Rescue, Search
 
 RECIPE = """
 calibration: {method: max}

@@ -13,7 +13,8 @@ from enginewright.core.params.build import BenchmarkParams, InferenceParams, Pro
 from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.runtimes.onnxruntime import ONNXRuntime
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.precision.cure import Trials, fewest, find_cure
+from enginewright.precision.cure import Change
+from enginewright.precision.find_cure import Trials, fewest, find_cure
 from enginewright.precision.islands import layers_to_keep, with_island
 
 WIDTH, LAYERS, LIMIT = 16, 12, 0.05
@@ -130,7 +131,7 @@ def compiler(monkeypatch):
 
 def found_for(model, trials, folder):
     try:
-        trials.compile(model, folder)
+        trials.compile(model, Change(), folder)
         engine = folder
     except CompilerError:
         engine = None
@@ -152,7 +153,7 @@ def test_a_planted_fault_is_found_cured_and_priced(number, fault, trials, compil
     assert cure.error_cured <= LIMIT < (cure.error or np.inf)
     assert set(cure.change.nodes) == places or (how == "with its follower" and len(cure.change.nodes) == 1)
     assert cure.refused == (how == "refused") == (cure.price is None)
-    assert cure.price is None or cure.price.speed.low <= cure.price.speed.middle <= cure.price.speed.high
+    assert cure.price is None or 0 < cure.price.speed[1] <= cure.price.speed[0] <= cure.price.speed[2]
     assert cure.builds < 60
 
 
@@ -164,7 +165,7 @@ def test_an_engine_that_is_right_costs_no_build(trials, tmp_path):
 def test_what_no_island_cures_and_what_takes_too_long_is_said(trials, compiler, tmp_path, monkeypatch):
     model = graph_in("int8", np.random.default_rng(0))
     monkeypatch.setattr("enginewright.precision.islands.layers_to_keep", lambda model, in_float32: [])
-    monkeypatch.setattr("enginewright.precision.cure.layers_to_keep", lambda model, in_float32: ["node.t0"])
+    monkeypatch.setattr("enginewright.precision.find_cure.layers_to_keep", lambda model, in_float32: ["node.t0"])
     compiler({"node.m3"}, "scaled")
     with pytest.raises(EnginewrightError, match="stays wrong with all of its layers in high precision"):
         found_for(model, trials, tmp_path)
