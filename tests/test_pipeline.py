@@ -170,7 +170,6 @@ def test_the_whole_pipeline_runs_with_tensorrt_and_a_precision_that_the_gpu_lack
         assert metrics[precision]["executed_as_asked_%"] > 90
         assert metrics[precision]["peak_GPU_MB"] > 0
         assert (own.root / f"reports/benchmark/{precision}/gpu.csv").exists()
-        assert list((own.root / f"reports/benchmark/{precision}").glob("times_batch_*.json"))
         assert "trtexec" in (own.root / f"artifacts/engines/{precision}/reproduce.sh").read_text()
     summary = (own.root / "reports/summary.md").read_text()
     assert "- **bf16 was not built:** compute capability 7.5 does not have bf16; TensorRT cannot build" in summary

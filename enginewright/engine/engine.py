@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
-from enginewright.engine.machine import Machine, Moments, require_fits
+from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import EngineRecord, read_engine, require_weights
 from enginewright.engine.runtimes import Arrays, Session, describe_machine, load_runtime
-from enginewright.engine.runtimes.gpu_session import DeviceSession
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
 
@@ -73,12 +72,6 @@ class Engine(AbstractContextManager["Engine"]):
         self._require_fitting(feeds)
         with _in_a_sentence(NOT_RUN):
             return self._session.bind(feeds)
-
-    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, which tells when each part of it began and ended. Only a GPU can."""
-        self._require_fitting(feeds)
-        assert isinstance(self._session, DeviceSession), "a CPU has no clock of its own"
-        return self._session.clock(feeds)
 
     def close(self) -> None:
         self._session.close()

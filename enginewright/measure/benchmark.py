@@ -22,7 +22,7 @@ from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import nvml_device, process_megabytes
-from enginewright.engine.machine import Machine, Moments, require_fits
+from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
 from enginewright.engine.runtimes import load_runtime
 from enginewright.measure.records import (
@@ -37,7 +37,16 @@ from enginewright.measure.records import (
     Throughput,
     Trace,
 )
-from enginewright.measure.timing import Bind, Contender, Timings, best_common_pace, race, warm_up, whole_machine
+from enginewright.measure.timing import (
+    Bind,
+    Contender,
+    Timings,
+    best_common_pace,
+    race,
+    take_turn,
+    warm_up,
+    whole_machine,
+)
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
@@ -269,23 +278,19 @@ def measure_engine(
         memory = peak_of(engine.bind(read_feeds(feeds)), here.device)
         samples = SampleSet.open(validation).tuned(engine.record.profile)
         batches = params.batches if here.device == "cuda" else ()
-        calls = {batch: _clocked(engine.clock(samples.cycled(batch)), params.seconds) for batch in batches}
-    return Isolated(memory=memory, calls=calls)
+        compute = {}  # milliseconds
+        for batch in batches:
+            call = engine.bind(samples.cycled(batch))
+            warm_up(call, params.seconds / 2)
+            seconds = [timed.compute for timed in take_turn(call, params.seconds) if timed.compute is not None]
+            compute[batch] = 1000 * median(seconds)
+    return Isolated(memory=memory, compute=compute)
 
 
 def read_feeds(feeds: Path) -> Feeds:
     with np.load(feeds) as saved:
         names, *arrays = (saved[key] for key in saved.files)
     return dict(zip(names.tolist(), arrays, strict=True))
-
-
-def _clocked(call: Callable[[], Moments], seconds: float) -> tuple[Moments, ...]:
-    warm_up(call, seconds / 2)
-    deadline = time.perf_counter() + seconds
-    moments = [call()]
-    while time.perf_counter() < deadline:
-        moments.append(call())
-    return tuple(moments)
 
 
 def peak_of(call: Callable[[], object], device: str) -> PeakMemory:

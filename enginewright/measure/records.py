@@ -2,7 +2,6 @@
 
 from enum import StrEnum
 from math import isnan
-from statistics import median
 from typing import NamedTuple, Self
 
 from pydantic import PositiveFloat
@@ -12,7 +11,7 @@ from enginewright.core.params.build import ONNXRUNTIME
 from enginewright.core.text import figure
 from enginewright.data.sample_set import Padding
 from enginewright.engine.gpu import GpuConditions
-from enginewright.engine.machine import Machine, Moments
+from enginewright.engine.machine import Machine
 from enginewright.engine.record import LayerTime
 
 
@@ -230,15 +229,10 @@ class PeakMemory(Record):
 
 
 class Isolated(Record):
-    """An engine in a process that holds nothing else: its memory and, on a GPU, all its calls by batch size."""
+    """An engine in a process that holds nothing else."""
 
     memory: PeakMemory
-    calls: dict[int, tuple[Moments, ...]]
-
-    @property
-    def compute(self) -> dict[int, float]:
-        """Return the median milliseconds of the compute by batch size."""
-        return {batch: 1000 * median(call.compute for call in calls) for batch, calls in self.calls.items()}
+    compute: dict[int, float]  # the median milliseconds by batch size; empty on a CPU
 
 
 class Energy(Record):

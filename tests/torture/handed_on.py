@@ -13,7 +13,7 @@ from support.paths import ROOT
 from torture import mutations
 from torture.kinds import Kind, in_a_child
 
-TRACES, TIMES, RESCUED = Path("data/traces/elsewhere"), Path("times.json"), Path("artifacts/rescued")
+TRACES, RESCUED = Path("data/traces/elsewhere"), Path("artifacts/rescued")
 BUNDLE, MEASURED, FOLDER = Path("bundle"), Path("reports/measurements.json"), Path("data/models/bert")
 LAYERS = ("conv1", "conv2", "fc")
 POOLING = b'{"word_embedding_dimension": 16, "pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true}'
@@ -33,7 +33,6 @@ def light_kinds(root: Path) -> list[Kind]:
         Kind("fleet.yaml", "fleet.yaml", _fleets(), (text, raw), _fleet),
         Kind("answer of a target", str(answered), (_answer(measured),), (tree, raw), _answers(answered)),
         Kind("a target's trace", str(TRACES / "int8.json"), (_trace("int8"),), (tree, raw), _traces),
-        Kind("trtexec's times", str(TIMES), (_times(),), (tree, raw), _compare_times),
         Kind("measurements.json", str(MEASURED), (measured,), (tree, raw), _compare),
         Kind("search.json", "search.json", (_search(),), (tree, raw), _spared),
         Kind("rescue.json", "rescue.json", (_rescue(),), (tree, raw), _rescued),
@@ -117,22 +116,6 @@ def _traces() -> None:
     bench = Bench(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
     traces = read_traces(str(TRACES), ("int8", "fp32"), "best", places, TRACES.parent, bench)
     mixes_worth_trying(traces.medians)
-
-
-def _times() -> bytes:
-    fields = ("startEnqMs", "endEnqMs", "startH2dMs", "endH2dMs", "startComputeMs", "endComputeMs", "startD2hMs",
-              "endD2hMs", "h2dMs", "computeMs", "d2hMs", "latencyMs")  # fmt: skip
-    return json.dumps([dict.fromkeys(fields, 0.5 + number / 1000) for number in range(120)], indent=1).encode()
-
-
-def _compare_times() -> None:
-    from enginewright.measure.comparison import conclusion, describe
-    from enginewright.measure.exported_times import compare_times, find_exported_times, holds_exported_times
-
-    holds_exported_times(str(TIMES))
-    found = find_exported_times(str(TIMES))
-    changes = compare_times(found, found, 0.99)
-    print(describe(changes, 0.99), conclusion(changes))
 
 
 def _compare() -> None:

@@ -3,10 +3,8 @@ the executor differs between runtimes: it reads and writes addresses on a stream
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Protocol, TypeVar
 
@@ -15,7 +13,6 @@ from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.gpu import Buffer, Event, Graph, Pinned, Stream
-from enginewright.engine.machine import Moments
 from enginewright.engine.runtimes import Arrays
 from enginewright.graph.interface import Blueprint, TensorSpec
 
@@ -147,31 +144,6 @@ class DeviceSession:
             self._copy_out(outputs)
             self._stream.synchronize()
             return after.seconds_after(before)
-
-        return call
-
-    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, with an event between its parts, which is too slow for a race."""
-        hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
-        events = start, copying_in, computing, copying_out, done = [self._keep(Event()) for _ in range(5)]
-        self._stream.mark(start)
-        self._stream.synchronize()
-        started = time.perf_counter()
-
-        def call() -> Moments:
-            self._stream.mark(copying_in)
-            outputs = self._prepare(hosts, feeds)
-            self._stream.mark(computing)
-            enqueuing = time.perf_counter() - started
-            self._launch()
-            enqueued = time.perf_counter() - started
-            self._stream.mark(copying_out)
-            self._copy_out(outputs)
-            self._stream.mark(done)
-            self._stream.synchronize()
-            # CUDA counts in milliseconds of float32, which is exact for the parts, and not for all since the start.
-            parts = (later.seconds_after(earlier) for earlier, later in pairwise(events))
-            return Moments(enqueuing, enqueued, *accumulate(parts))
 
         return call
 
