@@ -235,13 +235,6 @@ class Isolated(Record):
     compute: dict[int, float]  # the median milliseconds by batch size; empty on a CPU
 
 
-class Energy(Record):
-    """The energy of the whole device for an image, idle draw included."""
-
-    joules: float | None  # None where the machine does not tell it,
-    source: str  # which then says why
-
-
 class AtSize(Record):
     """The speed of one engine at another size of an axis of the user's, such as the length of texts."""
 

@@ -14,7 +14,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
 from enginewright.engine.machine import Machine
 from enginewright.measure.history import hashes_of_outs, what_is_measured
-from enginewright.measure.records import Energy, Result
+from enginewright.measure.records import Result
 from enginewright.targets.file import Fleet, Name
 
 FOLDER = HISTORY / "fleet"
@@ -46,7 +46,7 @@ class Measured(Record):
     metric: str = ""
     result: Result | None = None
     relative_error: float | None = None
-    energy: Energy | None = None
+    energy: object = None  # told by earlier versions
 
 
 class Answer(Record):

@@ -75,13 +75,12 @@ def _fleet() -> None:
 
 
 def _answer(measured: bytes) -> bytes:
-    from enginewright.measure.records import Energy, Measurements
+    from enginewright.measure.records import Measurements
     from enginewright.targets.answer import Answer, Measured, Speed
 
     known = Measurements.model_validate_json(measured)
     speed = Speed(batch=8, requests=2, p50=0.001, p99=0.002, images_per_second=4000.0, slowest=0.003)
-    fast = Measured(precision="int8", verdict="passed", speeds=(speed,), metric="accuracy", relative_error=0.01,
-                    energy=Energy(joules=0.1, source="NVML"))  # fmt: skip
+    fast = Measured(precision="int8", verdict="passed", speeds=(speed,), metric="accuracy", relative_error=0.01)
     answer = Answer(target="here", model="resnet18", machine=known.machine, revision="abc", precisions=(fast,))
     return answer.model_dump_json().encode()
 
