@@ -3,9 +3,8 @@ the executor differs between runtimes: it reads and writes addresses on a stream
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from threading import Lock
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -61,45 +60,16 @@ class Growing:
         self.size = 0
 
 
-class Scratch:
-    """Memory that contexts share: they compute in turns, and only copy side by side. It is freed with its last user."""
-
-    def __init__(self, size: int, users: int) -> None:
-        self.size, self._users, self._lock = size, users, Lock()
-        self._held = ExitStack()
-        self.address = self._held.enter_context(closing(Buffer(max(size, 1)))).address
-        self._last = self._held.enter_context(closing(Event()))
-
-    @contextmanager
-    def turn(self, stream: Stream) -> Iterator[None]:
-        """Let what is put on the stream meanwhile begin after what others compute. The GPU waits, not the host."""
-        with self._lock:
-            stream.wait_for(self._last)
-            yield
-            stream.mark(self._last)
-
-    def close(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._held.close()
-
-
 class DeviceSession:
-    def __init__(
-        self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool, scratch: Scratch | None = None
-    ) -> None:
-        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph.
-        `scratch` is memory that the executor computes in, and those of other sessions in their turns."""
+    def __init__(self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool) -> None:
+        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph."""
         self.replays = replay or executor.replays
-        self._stream, self._executor, self._replay, self._scratch = stream, executor, replay, scratch
+        self._stream, self._executor, self._replay = stream, executor, replay
         self._interface, largest = blueprint.interface, blueprint.build.profile.at("max")
         self._shapes: Mapping[str, Shape] = {}
         self._graph: Graph | None = None
         with ExitStack() as self._resources:
             self._resources.callback(stream.close)
-            if scratch:
-                self._resources.callback(scratch.close)
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
             held = self._interface.holding(largest).items()
@@ -191,11 +161,10 @@ class DeviceSession:
         self._replay = self.replays = False
 
     def _launch(self) -> None:
-        with self._scratch.turn(self._stream) if self._scratch else nullcontext():
-            if self._graph:
-                self._stream.launch(self._graph)
-            else:
-                self._executor.enqueue(self._stream.handle)
+        if self._graph:
+            self._stream.launch(self._graph)
+        else:
+            self._executor.enqueue(self._stream.handle)
 
     def _copy_out(self, outputs: Arrays) -> Arrays:
         """Return the arrays that all outputs arrive in, in the order of the interface."""
