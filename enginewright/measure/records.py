@@ -9,7 +9,6 @@ from pydantic import PositiveFloat
 from enginewright.core.files import Record
 from enginewright.core.params.build import ONNXRUNTIME
 from enginewright.core.text import figure
-from enginewright.data.sample_set import Padding
 from enginewright.engine.gpu import GpuConditions
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import LayerTime
@@ -136,7 +135,7 @@ class Validation(Record):
     unsure: tuple[str, ...]  # a sentence for each threshold that the samples are too few to be sure of
     must_be_sure: bool  # whether these fail, too
     spread: Spread
-    padding: Padding | None = None  # of texts
+    padding: object = None  # told by earlier versions
     doubt: str | None = None  # of the reference: that images are not prepared as its model was trained on them
 
     @property
