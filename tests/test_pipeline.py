@@ -65,7 +65,6 @@ def test_everything_is_made_and_the_metrics_name_every_precision(project):
         assert "int8</text>" in drawn or "int8 *</text>" in drawn  # a noisy point has an asterisk
     page = (project.root / "reports/report.html").read_text()
     assert f"Ship {metrics['recommended']}" in page or "Measure again" in page
-    assert page.count('id="histogram-') > 20
     summary = (project.root / "reports/summary.md").read_text()
     headings = ("Accuracy", "Executed precision", "Latency", "Throughput", "Where the time goes", "Memory and size")
     for heading in headings:

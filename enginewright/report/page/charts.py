@@ -1,16 +1,14 @@
-"""The charts of the report: rows of marks, points, curves and histograms."""
+"""The charts of the report: rows of marks, points and curves."""
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from enginewright.precision.calibration.histogram import Sketch
-from enginewright.report.page.picture import LETTER, TEXT_HEIGHT, WIDE, Picture, Scale, from_zero, short, wrapped
+from enginewright.report.page.picture import LETTER, TEXT_HEIGHT, WIDE, Picture, Scale, from_zero, wrapped
 
 HEIGHT, BELOW = 260, 40  # pixels of the inner area, and of the ticks and the title below it
 RIGHT = 24  # pixels to the right of points
-HISTOGRAM_HEIGHT = 110
 
 # The names of dots stand beside their own dot, over no other dot or name, however wide the picture is.
 NARROWEST, WIDEST = 210, 1000  # pixels of the inner area of a picture, on a phone and on a desktop
@@ -219,30 +217,6 @@ def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve],
     for height, curve in sorted(ends, key=lambda end: end[0]):
         below = max(height, below + TEXT_HEIGHT)
         picture.text(1, below + 4, curve.label, f"figure {curve.look}", shift=10)
-    return picture
-
-
-def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Picture:
-    """Draw counts on a logarithmic scale, because most magnitudes are small. What is clipped stands out."""
-    columns, end = len(sketch.counts), len(sketch.counts) * sketch.width
-    highest = math.log1p(max(sketch.counts)) or 1
-    steps = [f"V{100 - 100 * math.log1p(count) / highest:.1f}h1" for count in sketch.counts]
-    description = (
-        f"Magnitudes from 0 to {short(sketch.largest)}, counted on a logarithmic scale. The threshold is "
-        f"{short(threshold)}; {sketch.clipped:.3%} lie beyond it."
-    )
-    picture = Picture(key, f"Histogram of {name}", description, HISTOGRAM_HEIGHT, (18, 8, 20, 8))
-    kept = min(columns, max(1, round(threshold / sketch.width))) if sketch.width and sketch.clipped else columns
-    picture.shape(f"M0 100{''.join(steps[:kept])}V100z", columns, "kept")
-    if kept < columns:
-        picture.shape(f"M{kept} 100{''.join(steps[kept:])}V100z", columns, "clipped")
-    place = min(1.0, threshold / end) if end else 1.0
-    picture.line(0, HISTOGRAM_HEIGHT, 1, HISTOGRAM_HEIGHT, "base")
-    picture.line(place, -4, place, HISTOGRAM_HEIGHT, "threshold")
-    side, shift = ("figure strong end", -5) if place > 0.5 else ("figure strong", 5)
-    picture.text(place, 6, f"±{short(threshold)}", side, shift)
-    picture.text(0, HISTOGRAM_HEIGHT + 15, "0", "tick")
-    picture.text(1, HISTOGRAM_HEIGHT + 15, short(end), "tick end")
     return picture
 
 
