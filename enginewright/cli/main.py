@@ -29,8 +29,8 @@ exit codes:
   6  compare: too few samples to be sure of a threshold
   130  interrupted, by Ctrl-C
 """
-# Each is a module of its name in commands/, or one of ELSEWHERE, with EXAMPLES, add_arguments and run, and is imported when
-# it is asked for.
+# Each is a module of its name in commands/, or one of ELSEWHERE, with EXAMPLES, add_arguments and run. It is imported
+# when it is asked for.
 COMMANDS = {
     "new": "lay out the pipeline in your own repository",
     "doctor": "check what this machine can run, what is missing, and how to install it",

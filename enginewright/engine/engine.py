@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
+from enginewright.data.feeds import Run
 from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import EngineRecord, read_engine, require_weights
 from enginewright.engine.runtimes import Arrays, Session, describe_machine, load_runtime
@@ -36,6 +37,13 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
     with _in_a_sentence(f"{folder}: {machine.runtime} cannot open the engine:"):
         sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
     return [Engine(record, session) for session in sessions]
+
+
+@contextmanager
+def running_engine(folder: Path, threads: int, inference: InferenceParams) -> Iterator[Run]:
+    """Open an engine on a machine like the one that it was built for, as that machine says of itself."""
+    with open_engine(folder, None, inference.model_copy(update={"threads": threads or inference.threads})) as engine:
+        yield engine.run
 
 
 @contextmanager

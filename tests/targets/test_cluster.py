@@ -26,13 +26,12 @@ from enginewright.core.installing import how_to_install
 from enginewright.core.params.build import ClusterParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data import run_all as run_all_module
-from enginewright.data.run_all import outputs_here, outputs_on, run_all
+from enginewright.data.run_all import Running, outputs_here, outputs_on, run_all
 from enginewright.data.sample_set import MANIFEST, Part, SampleSet, cut, input_file
 from enginewright.data.sources import open_source
 from enginewright.data.splits import write_split
-from enginewright.engine.build import EngineWork
-from enginewright.engine.engine import open_engine
-from enginewright.graph.as_written import GraphWork, run_as_written
+from enginewright.engine.engine import open_engine, running_engine
+from enginewright.graph.as_written import run_as_written, running_graph
 from enginewright.graph.onnx_file import save_graph
 from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.calibrate import Measuring, measure_samples
@@ -166,8 +165,8 @@ def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, clu
     monkeypatch.chdir(tmp_path)
     with open_engine(built, machine, inference) as engine:
         for run, work in (
-            (run_as_written(folder / "model.onnx", threads=1), GraphWork(folder)),
-            (engine.run, EngineWork(built, inference)),
+            (run_as_written(folder / "model.onnx", threads=1), Running(folder, running_graph)),
+            (engine.run, Running(built, partial(running_engine, inference=inference))),
         ):
             here = run_all(outputs_here(run), many, 4, True)
             there = run_all(outputs_on(work, cluster), many, 4, True)

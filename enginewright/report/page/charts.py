@@ -1,9 +1,9 @@
 """The charts of the report: rows of marks, points and curves."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from enginewright.report.page.picture import LETTER, TEXT_HEIGHT, WIDE, Picture, Scale, from_zero, wrapped
 
@@ -21,6 +21,9 @@ ROW, THICK, BETWEEN = 30, 11, 2
 LEAST_LEFT, LEAST_RIGHT = 106, 84  # pixels: pictures beside each other begin and end alike
 BELOW_ROWS = 34
 FEW_TICKS = 3  # have room on a phone; if there are more, every other one is hidden there
+
+
+Item = TypeVar("Item")
 
 
 class Mark(NamedTuple):
@@ -174,7 +177,9 @@ def draw_points(
     """Draw points with their intervals. A staircase joins the points that no other beats in both directions."""
     picture = _with_axes(key, title, description, axes, RIGHT)
     placed = [(axes.x.place(point.x), HEIGHT * (1 - axes.y.place(point.y)), point) for point in points]
-    stairs = frontier([(x, y) for x, y, point in placed if point.look in ("plain", "strong")], less_is_better)
+    places = [(x, y) for x, y, point in placed if point.look in ("plain", "strong")]
+    # The fastest is at the right, and heights count downwards.
+    stairs = unbeaten(places, lambda place: (-place[0], -place[1] if less_is_better else place[1]))
     for (x1, y1), (x2, y2) in pairwise(stairs):
         picture.line(x1, y1, x2, y1, "stair")
         picture.line(x2, y1, x2, y2, "stair")
@@ -191,12 +196,13 @@ def draw_points(
     return picture
 
 
-def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> list[tuple[float, float]]:
-    """Return the points that are better than every faster one, from the fastest on. Heights count downwards."""
-    best: list[tuple[float, float]] = []
-    for x, height in sorted(places, key=lambda place: -place[0]):
-        if not best or (height > best[-1][1] if lower_is_better else height < best[-1][1]):
-            best.append((x, height))
+def unbeaten(items: Iterable[Item], figures: Callable[[Item], tuple[float, float]]) -> list[Item]:
+    """Return the items that no other beats in both figures, of which less is better: those with the least first one
+    come first."""
+    best: list[Item] = []
+    for item in sorted(items, key=figures):
+        if not best or figures(item)[1] < figures(best[-1])[1]:
+            best.append(item)
     return best
 
 
