@@ -28,7 +28,7 @@ def sha256(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)  # type: ignore[arg-type]
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
