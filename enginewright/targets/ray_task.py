@@ -21,7 +21,6 @@ from enginewright.core.cores import Work
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_folder
 from enginewright.core.installing import installed_version
-from enginewright.engine.runtimes import find_cpu
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = (
@@ -45,8 +44,18 @@ def this_node() -> dict[str, str]:
     for name in LIBRARIES:
         if version := installed_version(name):
             found[name] = version
-    cpu = find_cpu()
-    return found | {"the processor": f"{cpu.device_name} with {cpu.capability}"}
+    return found | {"the processor": _processor()}
+
+
+def _processor() -> str:
+    """Return its name, and a digest of what it can do: virtual machines name several generations alike."""
+    with suppress(OSError):
+        core, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
+        lines = [line.partition(":") for line in core.splitlines()]
+        said = {name.strip(): value.strip() for name, _, value in lines}
+        kind = repr([said.get(name) for name in ("vendor_id", "cpu family", "model", "flags")])
+        return f"{said.get('model name', platform.machine())}, {hashlib.sha256(kind.encode()).hexdigest()[:8]}"
+    return platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)
