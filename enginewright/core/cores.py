@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
+from enginewright.core.text import counted
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 AHEAD = 4  # items for each core that may be in work, or done and not yet taken
@@ -19,6 +21,7 @@ THROTTLED = {"throttled_usec": 1e6, "throttled_time": 1e9}  # ticks per second, 
 STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 THREADS = "OMP_NUM_THREADS"
+FEW = 0.5  # cores: less is not worth a word
 
 
 class Usage(NamedTuple):
@@ -56,6 +59,15 @@ def working_threads() -> int:
     """Return how many threads take part in work that is not timed: what the user says to PyTorch, or all cores."""
     given = os.environ.get(THREADS, "").partition(",")[0].strip()
     return int(given) if given.isdecimal() and int(given) else usable_cores()
+
+
+def threads_in_words(before: Usage) -> str | None:
+    """Say how many threads work, if they share cores with other programs or are fewer than the cores."""
+    others, cores, threads = before.others_until(read_usage()), usable_cores(), working_threads()
+    if others < FEW and threads == cores:
+        return None
+    shared = f"; other programs keep {others:.1f} of them busy" if others >= FEW else ""
+    return f"{counted(threads, 'thread')} for {counted(cores, 'core')}{shared}"
 
 
 def read_usage() -> Usage:
