@@ -34,9 +34,9 @@ class TensorSpec(Record):
 
     def fits(self, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
         """Tell whether the tensor may have this shape. An axis without an entry in `sizes` may have any size."""
-        wanted = [sizes.get(size, size) if isinstance(size, str) else size for size in self.shape]
-        return len(shape) == len(wanted) and all(
-            found == size or (isinstance(size, str) and found >= 0) for found, size in zip(shape, wanted, strict=True)
+        expected = [sizes.get(size, size) if isinstance(size, str) else size for size in self.shape]
+        return len(shape) == len(expected) and all(
+            found == size or (isinstance(size, str) and found >= 0) for found, size in zip(shape, expected, strict=True)
         )
 
 

@@ -167,14 +167,14 @@ def differences(model: nn.Module, how: Preprocessing | None) -> list[str]:
         return []
     given = how.model_dump()
     given |= {name: _one_or_both(list(given[name])) for name in ("resize", "crop")}
-    wanted = preprocessing_of(_import_timm().data.resolve_data_config(model=model))
+    published = preprocessing_of(_import_timm().data.resolve_data_config(model=model))
     changed = [
-        f"{name} {given[name]}, where the model had {wanted[name]}"
+        f"{name} {given[name]}, where the model had {published[name]}"
         for name in ("crop", "interpolation", "resize_mode", "resize")
-        if given[name] != wanted[name]
+        if given[name] != published[name]
     ]
     for name in ("mean", "std"):
-        ours, theirs = given[name], wanted[name]
+        ours, theirs = given[name], published[name]
         if len(ours) == len(theirs) and max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) > NEAR:
             changed.append(f"{name} {list(ours)}, where the model had {theirs}")
     return changed

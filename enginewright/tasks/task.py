@@ -170,7 +170,7 @@ class OneOutput(Task):
         return self.reads({name: values.shape for name, values in outputs.items()})
 
     def unread(self, shapes: Shapes, what: str) -> str | None:
-        """Say why no output is read, if there is not exactly one that may be `wanted`. The user may expect none."""
+        """Say why no output is read, if there is not exactly one that has `what`. The user may expect none."""
         if self._asked == NO_SCORES or self.reads(shapes):
             return None
         if self._asked:

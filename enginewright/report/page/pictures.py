@@ -115,9 +115,9 @@ def latency_pictures(findings: Findings) -> list[Figure]:
         for label, look, entry, contender in _contenders(findings):
             latency = entry.latency(batch, contender)
             p50, p99 = f"{short(latency.p50)} ms", known_p99(latency)
-            told = f"p50 {p50}, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
+            tooltip = f"p50 {p50}, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
             marks = [Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []
-            marks += [Mark("range", latency.p50, latency.p90), dot(latency.p50, tooltip=told)]
+            marks += [Mark("range", latency.p50, latency.p90), dot(latency.p50, tooltip=tooltip)]
             rows.append(Row(label, tuple(marks), p50, look))
         drawn = draw_rows(f"latency-{batch}", f"Median latency at batch {batch}", rows, "ms per batch")
         pictures.append(Figure(f"Batch {batch}", drawn))
