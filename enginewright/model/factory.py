@@ -18,6 +18,7 @@ from torchvision.models.detection.ssd import SSD
 from torchvision.ops import FrozenBatchNorm2d
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.installing import how_to_install
 from enginewright.core.params.model import ModelParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import first_few, first_line
@@ -198,7 +199,7 @@ def _import_timm() -> Any:
         import timm
         import timm.data
     except ImportError:
-        raise EnginewrightError("model.source: timm is not installed: pip install -e '.[timm]'") from None
+        raise EnginewrightError(f"model.source: timm is not installed: {how_to_install('timm')}") from None
     return timm
 
 

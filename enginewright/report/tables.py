@@ -1,10 +1,11 @@
 """The findings and what was tried on the way as tables, for the page and the summary. The first column is the index."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from enginewright.core.params.all import flat
 from enginewright.core.params.build import EAGER
 from enginewright.core.text import counted, file_size, first_few
 from enginewright.engine.machine import Machine
@@ -30,17 +31,14 @@ def as_markdown(table: pd.DataFrame) -> str:
 def facts(found: Mapping[str, Any]) -> pd.DataFrame:
     """List names and values. Nested sections become dotted names."""
 
-    def flat(section: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
-        for name, value in section.items():
-            if isinstance(value, Mapping) and value:
-                yield from flat(value, f"{place}{name}.")
-            elif isinstance(value, bool):
-                yield f"{place}{name}", str(value).lower()
-            else:
-                listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-                yield f"{place}{name}", "-" if listed in ("", None, {}) else str(listed)
+    def written(value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        return "-" if listed in ("", None, {}) else str(listed)
 
-    return pd.DataFrame(flat(found, ""), columns=["name", "value"]).set_index("name")
+    rows = [(place, written(value)) for place, value in flat(found)]
+    return pd.DataFrame(rows, columns=["name", "value"]).set_index("name")
 
 
 def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:
