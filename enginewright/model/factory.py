@@ -1,6 +1,5 @@
 """Make the PyTorch model: torchvision's, one of timm or transformers, or by the user's own factory."""
 
-import difflib
 import importlib
 import math
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.installing import how_to_install
 from enginewright.core.params.model import ModelParams
 from enginewright.core.params.samples import Preprocessing
-from enginewright.core.text import first_few, first_line
+from enginewright.core.text import first_few, first_line, suggestion
 from enginewright.core.user_files import look_in_folders_above
 from enginewright.model.from_transformers import make_from_transformers
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
@@ -44,10 +43,9 @@ def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
     segmenters = torchvision.models.list_models(torchvision.models.segmentation)
     known = [*torchvision.models.list_models(torchvision.models), *segmenters, *detector_names()]
     if params.source not in known:
-        near = difflib.get_close_matches(params.source, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
+        hint = suggestion(params.source, known, otherwise="; see torchvision.models.list_models().")
         raise EnginewrightError(
-            f"model.source: torchvision has no model '{params.source}' for these tasks; {hint} "
+            f"model.source: torchvision has no model '{params.source}' for these tasks{hint} "
             "A model of your own is package.module:factory"
         )
     is_detector = params.source in detector_names()
@@ -85,8 +83,7 @@ def _import_factory(source: str) -> Callable[..., object]:
         ) from None
     factory: Callable[..., object] | None = getattr(module, name, None)
     if not callable(factory):
-        near = difflib.get_close_matches(name, dir(module), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = suggestion(name, dir(module), otherwise="")
         raise EnginewrightError(f"model.source: {module_name} has no function or class '{name}'{hint}")
     return factory
 
@@ -188,9 +185,8 @@ def _one_or_both(sides: list[int]) -> int | list[int]:
 def _timm_with(name: str) -> Any:
     timm = _import_timm()
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see timm.list_models()."
-        raise EnginewrightError(f"model.source: timm has no model '{name}'; {hint}")
+        hint = suggestion(name, timm.list_models(), otherwise="; see timm.list_models().")
+        raise EnginewrightError(f"model.source: timm has no model '{name}'{hint}")
     return timm
 
 
