@@ -48,9 +48,7 @@ def usable_cores() -> int:
 def share_cores() -> None:
     """Let the threads of PyTorch and NumPy, which must not be loaded yet, sleep while they wait for each other, and be
     as many as `usable_cores`. They would spin, so that all of them stall where one shares its core with a program.
-
-    Their number does not follow how busy others are: sums, and with them trained weights, would differ in last bits.
-    """
+    Their number does not follow how busy others are: sums, and with them trained weights, would differ in last bits."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault(THREADS, str(usable_cores()))
 
@@ -102,10 +100,8 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], cores: in
 
 
 def _groups() -> Iterator[Path]:
-    """Yield the control group of this process and the groups around it: each has its own quota.
-
-    In a container, the own group is the root.
-    """
+    """Yield the control group of this process and the groups around it: each has its own quota. In a container, the own
+    group is the root."""
     if not OWN_GROUPS.is_file():  # a kernel without control groups, or a sandbox that hides them
         return
     for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():

@@ -43,11 +43,9 @@ class PreparedTexts(Record):
 
 class Manifest(Record):
     """The samples of one split, in order, with the inputs of the model that they are for and how they are prepared.
-
     `task` says what the model does with them, `class_names` is empty if unknown, and `preprocessing` is None for
     arrays, which are fed as they are; `text` is for texts. `values` are those of inputs that hold sizes, and no row for
-    each sample.
-    """
+    each sample."""
 
     task: str
     source: str

@@ -56,10 +56,8 @@ def arguments_of(stage: Callable[..., None], words: Sequence[str] | None = None)
 
 
 def run_stage(stage: Callable[..., None]) -> None:
-    """Call a stage as the command line says, with params.yaml if it takes `params`.
-
-    An error that a user can cause becomes one line and exit code 1: DVC stops there and keeps the other results.
-    """
+    """Call a stage as the command line says, with params.yaml if it takes `params`. An error that a user can cause
+    becomes one line and exit code 1: DVC stops there and keeps the other results."""
     name, given = stage.__name__, arguments_of(stage)
     nothing_lost = "nothing half-written was kept. Run `dvc repro` again to go on."
     with errors_in_words(f"{name}: ", interrupted=nothing_lost):

@@ -59,10 +59,8 @@ class Shown(NamedTuple):
 
 
 class Task(Protocol):
-    """A task is made of `model.scores`, which names the output that it reads, and the names of the classes.
-
-    A class of your own derives from this one: then it needs `metrics`, `lacking`, `reads`, `measure` and `show`.
-    """
+    """A task is made of `model.scores`, which names the output that it reads, and the names of the classes. A class of
+    your own derives from this one: then it needs `metrics`, `lacking`, `reads`, `measure` and `show`."""
 
     metrics: Sequence[Metric]  # the first is what metric_drop bounds
     agreement: str | None = None  # what the share of same answers as PyTorch's is called, if answers can be the same
