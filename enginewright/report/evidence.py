@@ -130,11 +130,6 @@ class Findings:
         """Return the precisions that are not quantized and did not run as another type."""
         return [one for one in self.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
 
-    @property
-    def tuned_batch(self) -> int:
-        """Return the batch size of the race, at which speeds are quoted."""
-        return self.race.batch
-
     def quoted(self, entry: Evidence) -> Factor:
         """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
         return self.race.times(entry.precision, self.baselines[0])

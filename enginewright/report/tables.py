@@ -68,7 +68,7 @@ def overview(findings: Findings) -> pd.DataFrame:
         rows[entry.precision] = {
             "verdict": verdict_on(findings, entry),
             f"times {baseline_title(findings.baselines[0])}": with_interval(findings.quoted(entry)),
-            f"ms per batch of\N{NO-BREAK SPACE}{findings.tuned_batch}": (
+            f"ms per batch of\N{NO-BREAK SPACE}{findings.race.batch}": (
                 f"{findings.race.milliseconds[entry.precision]:.2f}"
             ),
             validation.metric: engine_metric(validation),
@@ -116,27 +116,6 @@ def blame_table(findings: Findings) -> pd.DataFrame:
             "to blame": validation.loss_comes_from if validation.broken else "nothing broke",
         }
     return _frame(rows)
-
-
-def spot_table(findings: Findings) -> pd.DataFrame:
-    """Compare each engine at single batch sizes with itself: the metric, and how far its outputs differ."""
-    rows: dict[str, dict[str, str]] = {}
-    for entry in findings.precisions:
-        for spot in entry.validation.spots:
-            main = entry.validation.main
-            metric = "-" if main is None or spot.metric is None else main.written(spot.metric)
-            drift = f"{spot.drift:.1e}" if spot.drift else "0"
-            rows.setdefault(entry.precision, {})[f"batch {spot.batch}"] = f"{metric}, {drift}"
-    return _frame(rows)
-
-
-def explain_spots(findings: Findings) -> str:
-    validation = findings.precisions[0].validation
-    return (
-        f"At single batch sizes, over {validation.spots[0].samples} {findings.kind} or one batch: "
-        f"{validation.metric}, and the relative error against the same engine's outputs on the full set, which ran at "
-        "the largest batch size"
-    )
 
 
 def executed_table(findings: Findings) -> pd.DataFrame:

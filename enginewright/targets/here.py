@@ -37,7 +37,7 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
     for entry in findings.precisions:
         name, validated = entry.precision, entry.validation
         with whole_node(f"energy, {name}", params.cluster):
-            energy = engine_energy(name, ENGINES / name, findings.machine, params, findings.tuned_batch)
+            energy = engine_energy(name, ENGINES / name, findings.machine, params, findings.race.batch)
         measured.append(
             Measured(
                 precision=name,

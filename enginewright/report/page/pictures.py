@@ -74,7 +74,7 @@ def tradeoff_pictures(findings: Findings) -> list[Figure]:
     validations = [entry.validation for entry in findings.precisions]
     errors = [max(one.engine_against_pytorch.relative, LEAST_ERROR) for one in validations]
     speeds = from_zero(1.1 * findings.quoted(entry).high for entry in findings.precisions)
-    faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}"
+    faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.race.batch}"
     axes = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the outputs")
     drawn = _draw_against_speed("error", findings, axes, [(error, short(error)) for error in errors], less=True)
     pictures = [Figure("Lower is closer to PyTorch", drawn)]
