@@ -195,11 +195,11 @@ def _prepared(samples: SampleSet, other: Preprocessing) -> SampleSet:
     how, part = samples.manifest.preprocessing, samples.portion(np.arange(min(MOST_SAMPLES, len(samples))))
     assert how, "they are images"
     assert part.held, "a portion is in memory"
-    arrays = part.held.arrays
+    arrays = part.held
     if other.color != how.color:
         arrays = {name: np.flip(array, -1 if how.layout == "nhwc" else 1) for name, array in arrays.items()}
     manifest = part.manifest.model_copy(update={"preprocessing": other})
-    return replace(part, manifest=manifest, held=replace(part.held, arrays=arrays))
+    return replace(part, manifest=manifest, held=arrays)
 
 
 def _in_words(how: Preprocessing, other: Preprocessing) -> str:

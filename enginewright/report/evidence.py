@@ -29,7 +29,7 @@ from enginewright.measure.records import (
     Trace,
     Validation,
 )
-from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_problems
+from enginewright.measure.timing import broken_limits, machine_problems
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.histogram import Histograms
 from enginewright.precision.floats import Conversion, Left
@@ -133,11 +133,6 @@ class Findings:
     def quoted(self, entry: Evidence) -> Factor:
         """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
         return self.race.times(entry.precision, self.baselines[0])
-
-    def is_noisy(self, entry: Evidence) -> bool:
-        """Tell whether the race leaves the quoted speed of a precision open."""
-        times = self.quoted(entry)
-        return (times.high - times.low) / times.median > WIDEST_INTERVAL
 
     def times(self, one: Evidence, other: Evidence) -> Factor:
         """Return how many times as fast one engine is as another."""

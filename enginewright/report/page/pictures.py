@@ -16,6 +16,7 @@ from enginewright.graph.simplify import Simplification
 from enginewright.measure.examples import EXAMPLES, Example, Examples
 from enginewright.measure.history import GATE, History
 from enginewright.measure.records import ENGINE, Outcome, baseline_title
+from enginewright.measure.timing import WIDEST_INTERVAL
 from enginewright.precision.records import Search
 from enginewright.report.evidence import Background, Evidence, Findings, known_p99
 from enginewright.report.page.charts import (
@@ -101,7 +102,7 @@ def _draw_against_speed(
     for entry, (value, text) in zip(findings.precisions, values, strict=True):
         ratio = findings.quoted(entry)
         tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
-        name = entry.precision + (" *" if findings.is_noisy(entry) else "")
+        name = entry.precision + (" *" if (ratio.high - ratio.low) / ratio.median > WIDEST_INTERVAL else "")
         points.append(Point(name, *ratio, value, looks[entry.precision], tooltip))
     described = f"{'; '.join(point.tooltip for point in points)}."
     return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", described, points, axes, less)
