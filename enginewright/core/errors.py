@@ -18,6 +18,10 @@ class EnginewrightError(Exception):
     """Raised for what the user can cause and mend: the text says what is wrong, where, and what to do."""
 
 
+class CompilerError(EnginewrightError):
+    """Raised where a compiler fails on a graph, and nobody but its makers can mend that: others go on."""
+
+
 def sentence_of(error: BaseException) -> str | None:
     """Return what to say of an error that a user can cause, or None for a mistake of ours, whose traceback stays."""
     if isinstance(error, EnginewrightError):

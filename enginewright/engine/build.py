@@ -44,11 +44,9 @@ def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, fold
     is_tensorrt = RUNTIMES[target.runtime].is_tensorrt
     with new_folder(folder) as unfinished:
         started = time.perf_counter()
-        layers = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
+        layers, build, remark = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
         seconds = time.perf_counter() - started
         weights = [unfinished / name for name in (WEIGHTS, data_of(onnx).name) if (unfinished / name).exists()]
-        if build.tensorrt.is_stripped and is_tensorrt and not weights:  # a plan that keeps its weights was smaller
-            build = build.with_weights
         files = sorted(set(unfinished.iterdir()) - set(weights))
         size = sum(file.stat().st_size for file in files)
         if graph.tokenizer:
@@ -67,6 +65,7 @@ def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, fold
             layers=tuple(layer for layer in layers if not layer.profile),
             tuned_layers=tuple(layer for layer in layers if layer.profile),
             build_seconds=round(seconds, 3),
+            remark=remark,
             preprocessing=about.preprocessing,
             text=about.text,
             class_names=about.class_names,

@@ -12,7 +12,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import QUANTIZED
 from enginewright.core.params.all import Params
 from enginewright.engine.machine import Machine
-from enginewright.engine.record import EngineRecord, read_refusal
+from enginewright.engine.record import EngineRecord, Refusal, read_refusal
 from enginewright.engine.tools import Tools
 from enginewright.graph.simplify import Simplification
 from enginewright.measure.records import (
@@ -105,7 +105,7 @@ class Findings:
     machine: Machine
     precisions: tuple[Evidence, ...]
     race: EnginesRace
-    refused: Mapping[str, str] = field(default_factory=dict)  # by precision: why there is no engine of it
+    refused: Mapping[str, Refusal] = field(default_factory=dict)  # by precision: why there is no engine of it
     failures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by precision, as failures_of finds them
 
     @property
@@ -167,10 +167,10 @@ class Places(NamedTuple):
 
 def gather_findings(precisions: Iterable[str], places: Places) -> Findings:
     """Read the listed precisions, not whatever the folders hold: a precision that was dropped leaves its files."""
-    refused, found = dict[str, str](), list[Evidence]()
+    refused, found = dict[str, Refusal](), list[Evidence]()
     for name in precisions:
         if refusal := read_refusal(places.engines / name):
-            refused[name] = refusal.why
+            refused[name] = refusal
             continue
         mix, converted = places.converted / name / MIX, places.converted / name / "convert.json"
         evidence = Evidence(
@@ -183,7 +183,7 @@ def gather_findings(precisions: Iterable[str], places: Places) -> Findings:
         )
         found.append(evidence)
     if not found:
-        raise EnginewrightError(f"no precision was built: {'; '.join(refused.values())}")
+        raise EnginewrightError(f"no precision was built: {'; '.join(each.why for each in refused.values())}")
     raced = EnginesRace.read(places.race)
     for entry in found:
         sets = [[(ratio.baseline, ratio.batch) for ratio in each.benchmark.ratios] for each in (found[0], entry)]

@@ -36,8 +36,10 @@ def notes_on(findings: Findings) -> list[Note]:
         for line in findings.failures.get(entry.precision, ()):
             blamed = f"; the {entry.validation.loss_comes_from} is to blame" if line in entry.validation.broken else ""
             notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
-    for name, why in findings.refused.items():
-        notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
+        if remark := entry.engine.remark:
+            notes.append(Note(f"{entry.precision} was built otherwise", f"{remark}."))
+    for name, refusal in findings.refused.items():
+        notes.append(Note(f"{name} was not built", f"{refusal.why.rstrip('.')}."))
         notes += [Note(f"{name} failed", f"{line}.", "failed") for line in findings.failures.get(name, ())]
     for entry in findings.precisions:
         if left := what_is_left(entry):

@@ -16,6 +16,7 @@ MEASURE_AGAIN = "dvc repro --force --single-item race && dvc repro"
 def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> dict[str, tuple[str, ...]]:
     """Return by precision the broken thresholds, and the speed that is not worth the loss."""
     found = {entry.precision: entry.validation.broken for entry in findings.precisions}
+    found |= {name: ("the compiler failed on it",) for name, refusal in findings.refused.items() if refusal.failed}
     for name, rule in must_pay.items():
         known = name in found or name in findings.refused
         if rule and known and (too_slow := _why_too_slow(name, rule, findings)):

@@ -50,7 +50,7 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
                 energy=energy,
             )
         )
-    refused = [Measured(precision=name, verdict="not built", why=why) for name, why in findings.refused.items()]
+    refused = [Measured(precision=name, verdict="not built", why=each.why) for name, each in findings.refused.items()]
     return Answer(
         target=target,
         model=params.model.source,

@@ -228,6 +228,14 @@ def test_a_cleanup_that_fails_as_well_does_not_hide_the_cause(make, gpu, fail, i
     cudart.forget()
 
 
+def test_an_engine_that_cannot_run_its_largest_batch_is_tuned_for_it(make, gpu, fail, images):
+    fail("beyond_tuned")
+    record = EngineRecord.read(make() / "engine.json")
+    assert record.profile.batch == Range(min=2, opt=8, max=8)
+    assert record.remark.startswith("it is tuned for batch 8: tuned for 4, it could not run 8 (TensorRT cannot run ")
+    assert "Myelin" in record.remark
+
+
 @pytest.mark.parametrize("failure", ["not_capturable", "cudaGraphInstantiate"])
 def test_an_engine_that_cannot_be_captured_runs_without_a_cuda_graph(make, gpu, fail, images, capsys, failure):
     folder = make()

@@ -169,6 +169,12 @@ class BuildParams(Section):
         return self.profile, *(self.profile.narrowed(ranges) for ranges in self.profiles)
 
     @property
+    def tuned_for_largest_batch(self) -> "BuildParams":
+        batch = self.profile.batch
+        largest = self.profile.narrowed({"batch": Range(min=batch.min, opt=batch.max, max=batch.max)})
+        return self.model_copy(update={"profile": largest})
+
+    @property
     def with_weights(self) -> "BuildParams":
         """Return the same for a plan that keeps its weights."""
         return self.model_copy(update={"tensorrt": self.tensorrt.model_copy(update={"weights": "inside"})})
