@@ -42,10 +42,10 @@ def split(total: int, params: SamplesParams, truths: Truths | None = None) -> di
     one question stay together, as their order is judged: only the last of a split may be in the next one, too."""
     asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
     if sum(asked.values()) > total:
-        wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
+        counts = ", ".join(f"{name} {count}" for name, count in asked.items())
         raise EnginewrightError(
             f"samples.source: {params.source} has {total} images, "
-            f"but params.yaml asks for {sum(asked.values())} ({wanted})"
+            f"but params.yaml asks for {sum(asked.values())} ({counts})"
         )
     shuffled = np.random.default_rng(params.seed).permutation(total)
     if isinstance(truths, Ranked):

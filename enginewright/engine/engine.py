@@ -90,9 +90,9 @@ class Engine(AbstractContextManager["Engine"]):
     def _require_fitting(self, feeds: object) -> Arrays:
         specs, ranges = {spec.name: spec for spec in self.inputs}, self.record.profile.ranges
         if not isinstance(feeds, Mapping):
-            wanted = f"a dictionary of NumPy arrays by the names of its inputs, {', '.join(specs)}"
+            needed = f"a dictionary of NumPy arrays by the names of its inputs, {', '.join(specs)}"
             alone = ", or the array alone" if len(specs) == 1 else ""
-            raise EnginewrightError(f"the engine takes {wanted}{alone}, but was given a {type(feeds).__name__}")
+            raise EnginewrightError(f"the engine takes {needed}{alone}, but was given a {type(feeds).__name__}")
         if feeds.keys() != specs.keys():
             named = ", ".join(map(str, feeds)) or "nothing"
             raise EnginewrightError(f"the engine takes {', '.join(specs)}, but was given {named}")
@@ -105,11 +105,11 @@ class Engine(AbstractContextManager["Engine"]):
             if array.dtype != spec.dtype:
                 raise EnginewrightError(f"input {name} is {array.dtype} and must be {spec.dtype}")
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
-                wanted = ", ".join(str(ranges.get(str(size), size)) for size in spec.shape)
-                raise EnginewrightError(f"input {name} has shape {array.shape}, and the engine takes ({wanted})")
+                needed = ", ".join(str(ranges.get(str(size), size)) for size in spec.shape)
+                raise EnginewrightError(f"input {name} has shape {array.shape}, and the engine takes ({needed})")
             if spec.values and not all(map(self._fits, array.ravel().tolist(), spec.values)):
-                wanted = ", ".join(str(ranges[axis]) for axis in spec.values)
-                raise EnginewrightError(f"input {name} holds {array.tolist()}, and the engine takes ({wanted})")
+                needed = ", ".join(str(ranges[axis]) for axis in spec.values)
+                raise EnginewrightError(f"input {name} holds {array.tolist()}, and the engine takes ({needed})")
             found = *array.shape, *(array.ravel().tolist() if spec.values else ())
             for axis, size in zip((*spec.shape, *spec.values), found, strict=True):
                 first, first_size = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)

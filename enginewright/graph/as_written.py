@@ -33,9 +33,7 @@ def open_as_written(
     model: onnx.ModelProto | Path, threads: int = 0, spins: bool = True
 ) -> onnxruntime.InferenceSession:
     """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: `working_threads`.
-
-    Threads that wait for work spin a while, which is fast where nothing else needs their cores.
-    """
+    Threads that wait for work spin a while, which is fast where nothing else needs their cores."""
     return _open_session(model, GraphOptimizationLevel.ORT_DISABLE_ALL, threads, spins)
 
 

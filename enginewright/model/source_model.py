@@ -150,10 +150,8 @@ def _run_or_explain(run: Run, explain: Callable[[BaseException], str], feeds: Fe
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: str) -> onnx.ModelProto:
     """Name the axes that vary as build.profile does: batch, height, width and the user's. Write functions out, which
-    compilers do not know. Change nothing else.
-
-    `axes_of` has those of the profile, by input. Another axis that the file leaves open gets its size in the samples.
-    """
+    compilers do not know. Change nothing else. `axes_of` has those of the profile, by input. Another axis that the file
+    leaves open gets its size in the samples."""
     if model.functions:
         model = inline_local_functions(model)
     inputs = graph_inputs(model.graph)

@@ -4,7 +4,7 @@ messages say less, and mend what a kill left."""
 import sys
 from pathlib import Path
 
-from enginewright.core.errors import sentence_of
+from enginewright.core.errors import errors_in_words
 from enginewright.core.process import outlive_crashes
 
 
@@ -24,9 +24,5 @@ def make_ready(recipes: list[str]) -> None:
 
 
 outlive_crashes("params.yaml")  # such as the reader of YAML, on thousands of brackets within each other
-try:
+with errors_in_words():
     make_ready(sys.argv[1:])
-except Exception as error:
-    if said := sentence_of(error):
-        sys.exit(said)
-    raise

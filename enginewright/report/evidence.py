@@ -26,7 +26,7 @@ from enginewright.measure.records import (
     Trace,
     Validation,
 )
-from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_problems
+from enginewright.measure.timing import broken_limits, machine_problems
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.floats import Conversion, Left
 from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, Rescue, Search
@@ -126,19 +126,9 @@ class Findings:
         """Return the precisions that are not quantized and did not run as another type."""
         return [one for one in self.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
 
-    @property
-    def tuned_batch(self) -> int:
-        """Return the batch size of the race, at which speeds are quoted."""
-        return self.race.batch
-
     def quoted(self, entry: Evidence) -> Factor:
         """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
         return self.race.times(entry.precision, self.baselines[0])
-
-    def is_noisy(self, entry: Evidence) -> bool:
-        """Tell whether the race leaves the quoted speed of a precision open."""
-        times = self.quoted(entry)
-        return (times.high - times.low) / times.median > WIDEST_INTERVAL
 
     def times(self, one: Evidence, other: Evidence) -> Factor:
         """Return how many times as fast one engine is as another."""

@@ -155,18 +155,18 @@ def _on_slow_quantized(findings: Findings) -> Iterator[Note]:
         yield Note(
             f"{name} does not pay here",
             f"{fastest.precision} is {findings.times(fastest, entry).median:.2f} times as fast at batch "
-            f"{findings.tuned_batch}. {lost}. {tried} At another batch size, or on another machine, {name} may pay.",
+            f"{findings.race.batch}. {lost}. {tried} At another batch size, or on another machine, {name} may pay.",
         )
 
 
 def _on_faster_baselines(chosen: Evidence, findings: Findings) -> Iterator[Note]:
     """Name the baselines that beat the best engine: compiled or in half precision, PyTorch itself can win."""
-    raced = (findings.tuned_batch, findings.baselines[0])  # of these, the race tells how fast the engine is
+    raced = (findings.race.batch, findings.baselines[0])  # of these, the race tells how fast the engine is
     times = findings.quoted(chosen)
     for baseline in findings.baselines:
         ratios = [chosen.ratio(batch, baseline) for batch in findings.batches if (batch, baseline) != raced]
         if baseline == findings.baselines[0]:
-            ratios.append(Ratio(baseline=baseline, batch=findings.tuned_batch, rounds=0, **times._asdict()))
+            ratios.append(Ratio(baseline=baseline, batch=findings.race.batch, rounds=0, **times._asdict()))
         slower = [ratio for ratio in ratios if AS_FAST * ratio.high < 1]
         if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in slower]:
             in_other_numbers = set(baseline.split("+")) & set(NUMBER_FORMATS)

@@ -1,10 +1,11 @@
 """The findings and what was tried on the way as tables, for the page and the summary. The first column is the index."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from enginewright.core.params.all import flat
 from enginewright.core.params.build import EAGER
 from enginewright.core.text import counted, file_size, first_few
 from enginewright.engine.machine import Machine
@@ -28,17 +29,14 @@ def as_markdown(table: pd.DataFrame) -> str:
 def facts(found: Mapping[str, Any]) -> pd.DataFrame:
     """List names and values. Nested sections become dotted names."""
 
-    def flat(section: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
-        for name, value in section.items():
-            if isinstance(value, Mapping) and value:
-                yield from flat(value, f"{place}{name}.")
-            elif isinstance(value, bool):
-                yield f"{place}{name}", str(value).lower()
-            else:
-                listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-                yield f"{place}{name}", "-" if listed in ("", None, {}) else str(listed)
+    def written(value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        return "-" if listed in ("", None, {}) else str(listed)
 
-    return pd.DataFrame(flat(found, ""), columns=["name", "value"]).set_index("name")
+    rows = [(place, written(value)) for place, value in flat(found)]
+    return pd.DataFrame(rows, columns=["name", "value"]).set_index("name")
 
 
 def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:
@@ -68,7 +66,7 @@ def overview(findings: Findings) -> pd.DataFrame:
         rows[entry.precision] = {
             "verdict": verdict_on(findings, entry),
             f"times {baseline_title(findings.baselines[0])}": with_interval(findings.quoted(entry)),
-            f"ms per batch of\N{NO-BREAK SPACE}{findings.tuned_batch}": (
+            f"ms per batch of\N{NO-BREAK SPACE}{findings.race.batch}": (
                 f"{findings.race.milliseconds[entry.precision]:.2f}"
             ),
             validation.metric: engine_metric(validation),
@@ -116,27 +114,6 @@ def blame_table(findings: Findings) -> pd.DataFrame:
             "to blame": validation.loss_comes_from if validation.broken else "nothing broke",
         }
     return _frame(rows)
-
-
-def spot_table(findings: Findings) -> pd.DataFrame:
-    """Compare each engine at single batch sizes with itself: the metric, and how far its outputs differ."""
-    rows: dict[str, dict[str, str]] = {}
-    for entry in findings.precisions:
-        for spot in entry.validation.spots:
-            main = entry.validation.main
-            metric = "-" if main is None or spot.metric is None else main.written(spot.metric)
-            drift = f"{spot.drift:.1e}" if spot.drift else "0"
-            rows.setdefault(entry.precision, {})[f"batch {spot.batch}"] = f"{metric}, {drift}"
-    return _frame(rows)
-
-
-def explain_spots(findings: Findings) -> str:
-    validation = findings.precisions[0].validation
-    return (
-        f"At single batch sizes, over {validation.spots[0].samples} {findings.kind} or one batch: "
-        f"{validation.metric}, and the relative error against the same engine's outputs on the full set, which ran at "
-        "the largest batch size"
-    )
 
 
 def executed_table(findings: Findings) -> pd.DataFrame:

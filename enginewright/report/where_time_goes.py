@@ -103,7 +103,7 @@ def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
 def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
     # The fastest by latency: sums of layers cannot tell, as engines were timed one after the other.
     floats = [each for each in findings.precisions if each.precision not in QUANTIZED and each.trace.layers]
-    other = min(floats, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
+    other = min(floats, key=lambda each: each.latency(findings.race.batch).p50, default=None)
     if other is None or not entry.trace.layers:
         return ["There are no layer times to compare."]
     found = compare(entry.trace.layers, other.trace.layers)

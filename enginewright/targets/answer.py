@@ -3,7 +3,6 @@ all answers for a limit of latency or of cost."""
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -94,15 +93,6 @@ class Answers:
         earlier = self.of(answer.target) if answer.failed else None
         kept = earlier.model_copy(update={"failed": answer.failed}) if earlier else answer
         kept.write(self.folder / f"{answer.target}.json")
-
-    def put_back(self, target: str, before: Answer | None) -> None:
-        """Let a target's file be as it was before."""
-        if before:
-            before.write(self.folder / f"{target}.json")
-            return
-        (self.folder / f"{target}.json").unlink()
-        with suppress(OSError):  # others have answered
-            self.folder.rmdir()
 
 
 def _digest_of_subject(params: Params, users_code: UsersCode) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from enginewright.core.errors import EnginewrightError, sentence_of
+from enginewright.core.errors import EnginewrightError, errors_in_words
 from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, VERDICT
 from enginewright.core.params.all import Params
 from enginewright.core.process import end_with_parent, start_dvc
@@ -114,14 +114,10 @@ def require_same_versions(asking: Mapping[str, str]) -> None:
 def main() -> None:
     end_with_parent()
     target, revision, asking, answer = sys.argv[1:]  # as node.py gives them
-    try:
+    with errors_in_words():
         require_same_versions(json.loads(asking))
         dvc("pull", "--with-deps", *SHARED)
         answer_here(target, revision, Params.read()).write(Path(answer))
-    except Exception as error:
-        if sentence := sentence_of(error):
-            sys.exit(sentence)
-        raise
 
 
 if __name__ == "__main__":

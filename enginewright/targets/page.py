@@ -51,8 +51,8 @@ def all_rows(fleet: Fleet, answers: Sequence[Answer]) -> pd.DataFrame:
         else:
             price = fleet.price(answer.target)
             rows |= {f"{one.precision} on {answer.target}": _row(one, price) for one in answer.precisions}
-    told = [dict.fromkeys(COLUMNS, "-") | row for row in rows.values()]
-    return pd.DataFrame(told, index=pd.Index(rows, name="precision and target"))
+    filled = [dict.fromkeys(COLUMNS, "-") | row for row in rows.values()]
+    return pd.DataFrame(filled, index=pd.Index(rows, name="precision and target"))
 
 
 def _state(answer: Answer) -> str:

@@ -74,7 +74,7 @@ def many(samples, manifest, tmp_path_factory):
 
 def stored(portion, manifest, folder, **changes):
     names = tuple(manifest.samples[0] for _ in range(ENOUGH))
-    (pixels,) = portion.held.arrays.values()
+    (pixels,) = portion.held.values()
     np.save(folder / input_file(0), changes.pop("pixels", pixels))
     manifest.model_copy(update={"samples": names, **changes}).write(folder / MANIFEST)
     return SampleSet.open(folder)

@@ -13,19 +13,7 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from enginewright import __version__
-from enginewright.cli.layout import (
-    AS_LAID_OUT,
-    DEFAULTS,
-    LaidOut,
-    Place,
-    add_lines,
-    as_laid_out,
-    find_place,
-    how_to_run,
-    kept_empty,
-    lines_of,
-    renewed_files,
-)
+from enginewright.cli import layout
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import scratch_folder, write_text
 from enginewright.core.installing import OLD_FOLDER, old_name_hint, require_new_enough, version_of_project
@@ -56,17 +44,17 @@ def run(chosen: Namespace) -> int:
     return 0
 
 
-FOLDERS = (AS_LAID_OUT, OLD_FOLDER)
+FOLDERS = (layout.AS_LAID_OUT, OLD_FOLDER)
 PARAMS_UNTIL_0_3 = "params.yaml"  # there, with all parameters
 CONFLICT = re.compile(r"^<{7} mine\n(.*?)^\|{7} base\n(.*?)^={7}\n.*?^>{7} new\n", re.MULTILINE | re.DOTALL)
 
 
 class Upgrade(NamedTuple):
-    place: Place
+    place: layout.Place
     since: Version
     before: dict[Path, str]
     after: dict[Path, str]
-    ours: dict[str, LaidOut]  # all but those that are their owner's own
+    ours: dict[str, layout.LaidOut]  # all but those that are their owner's own
     notes: list[str]
 
     @property
@@ -86,7 +74,7 @@ def upgrade_project(folder: Path, dry_run: bool) -> str:
 
 
 def plan_upgrade(folder: Path) -> Upgrade:
-    place, since = find_place(folder), version_of_project(folder)
+    place, since = layout.find_place(folder), version_of_project(folder)
     if since is None:
         raise EnginewrightError(
             f"{folder} is no project that `enginewright new` laid out: it has no .enginewright/version"
@@ -96,9 +84,9 @@ def plan_upgrade(folder: Path) -> Upgrade:
         if not (folder / name).is_file():
             raise EnginewrightError(f"{folder / name} is missing: take it back from git")
     Params.read(folder / PARAMS_FILE)
-    files, notes = renewed_files(place), list[str]()
+    files, notes = layout.renewed_files(place), list[str]()
     before = {file.path: file.path.read_text(encoding="utf-8") for file in files.values() if file.path.is_file()}
-    after, ours = dict[Path, str](), dict[str, LaidOut]()
+    after, ours = dict[Path, str](), dict[str, layout.LaidOut]()
     for name, file in files.items():
         mine, kept = before.get(file.path), (folder / each / name for each in FOLDERS)
         base = next((path.read_text(encoding="utf-8") for path in kept if path.is_file()), None)
@@ -111,7 +99,7 @@ def plan_upgrade(folder: Path) -> Upgrade:
             after[file.path] = merge(mine, base, file.text, file.path)
         else:
             after[file.path] = mine
-            notes.append(f"{file.path.name} stays as it is: {AS_LAID_OUT} does not have it as it was laid out")
+            notes.append(f"{file.path.name} stays as it is: {layout.AS_LAID_OUT} does not have it as it was laid out")
         if base is not None or after[file.path] == file.text:  # else it is its owner's own
             ours[name] = file
     return Upgrade(place, since, before, after, ours, [*notes, *_changed_defaults(folder)])
@@ -135,7 +123,7 @@ def merge(mine: str, base: str, new: str, path: Path) -> str:
 
 def _changed_defaults(folder: Path) -> Iterator[str]:
     """Say which defaults are others than when the project was laid out or upgraded last, as far as it has them."""
-    files = (folder / kept / name for kept in FOLDERS for name in (DEFAULTS.name, PARAMS_UNTIL_0_3))
+    files = (folder / kept / name for kept in FOLDERS for name in (layout.DEFAULTS.name, PARAMS_UNTIL_0_3))
     kept = next((file for file in files if file.is_file()), None)
     if kept is None:
         return
@@ -150,15 +138,15 @@ def _write(upgrade: Upgrade) -> None:
     """Write the version last: an upgrade that was cut off begins anew, and finds its own changes made."""
     place = upgrade.place
     changed = {path: upgrade.after[path] for path in upgrade.changed}
-    for path, text in (changed | as_laid_out(place, upgrade.ours)).items():
+    for path, text in (changed | layout.as_laid_out(place, upgrade.ours)).items():
         write_text(path, text)
-    for path in kept_empty(place):
+    for path in layout.kept_empty(place):
         if not path.parent.exists():  # DVC watches it, and misses what is not there
             path.parent.mkdir(parents=True)
             path.touch()
-    for path, lines in lines_of(place).items():
-        add_lines(path, lines)
-    (place.folder / AS_LAID_OUT / PARAMS_UNTIL_0_3).unlink(missing_ok=True)
+    for path, lines in layout.lines_of(place).items():
+        layout.add_lines(path, lines)
+    (place.folder / layout.AS_LAID_OUT / PARAMS_UNTIL_0_3).unlink(missing_ok=True)
     shutil.rmtree(place.folder / OLD_FOLDER, ignore_errors=True)
 
 
@@ -170,5 +158,6 @@ def _said(upgrade: Upgrade, dry_run: bool) -> str:
         texts = upgrade.before.get(path, "").splitlines(), upgrade.after[path].splitlines()
         lines += difflib.unified_diff(*texts, f"{name}, now", f"{name}, of {__version__}", "", "", 1, "")
     lines += ["", *upgrade.notes, ""]
-    lines.append("nothing was written" if dry_run else f"Next: look at `git diff`, then {how_to_run(place.folder)}")
+    then = f"Next: look at `git diff`, then {layout.how_to_run(place.folder)}"
+    lines.append("nothing was written" if dry_run else then)
     return "\n".join(lines)

@@ -188,10 +188,8 @@ def _places(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
 
 
 def _whole(label: str) -> int | None:
-    """Return the whole number that a label writes, perhaps with a fraction of zeros, or None.
-
-    A number of more digits than any class has is cut short, and is then refused as no class.
-    """
+    """Return the whole number that a label writes, perhaps with a fraction of zeros, or None. A number of more digits
+    than any class has is cut short, and is then refused as no class."""
     found = NUMBER.fullmatch(label)
     if not found or (found[2] or "").strip(".0"):
         return None

@@ -24,10 +24,8 @@ COLUMN, MARGIN = 410, 20  # pixels of a picture in a file, and of what surrounds
 
 
 class Picture:
-    """A picture with an inner area for marks.
-
-    Places across are shares of the width, heights are pixels: it fills any width, and its text keeps its size.
-    """
+    """A picture with an inner area for marks. Places across are shares of the width, heights are pixels: it fills any
+    width, and its text keeps its size."""
 
     def __init__(self, key: str, title: str, details: str, height: float, around: Sequence[float]) -> None:
         """`around` has the pixels for labels at the top, right, bottom and left."""
