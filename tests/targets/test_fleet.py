@@ -15,6 +15,7 @@ from support.paths import ROOT
 from enginewright.cli.commands import fleet as command
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
+from enginewright.engine.record import Refusal
 from enginewright.engine.runtimes import describe_machine
 from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
@@ -323,7 +324,7 @@ def test_what_is_known_is_written_when_the_command_is_killed(fleet, monkeypatch,
 def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fail(fleet, monkeypatch, tmp_path):
     """The stages of DVC have run, and left reports in which one precision has no engine."""
     why = "compute capability 7.5 does not have bf16; TensorRT cannot build it"
-    found = Findings(describe_machine("openvino"), [], None, {"bf16": why})
+    found = Findings(describe_machine("openvino"), [], None, {"bf16": Refusal(precision="bf16", why=why)})
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(ask, "revision", lambda: "abc")
     monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path))
