@@ -187,8 +187,9 @@ def price_of(change: Change, engine: Path, graph: Path, trials: Trials, params: 
         batch = len(next(iter(feeds.values())))
         with whole_machine("cure"), redirect_stdout(sys.stderr):
             raced = race_engines(openers, AS_BUILT, feeds, batch, params, trials.inference.threads)
+    times = raced.times(CURED, AS_BUILT)
     return Price(
         batch=batch,
         milliseconds=(raced.milliseconds[AS_BUILT], raced.milliseconds[CURED]),
-        speed=tuple(raced.times(CURED, AS_BUILT)),
+        speed=(times.median, times.low, times.high),
     )
