@@ -2,6 +2,7 @@
 
     python benchmarks/networks/faults.py                             # the graphs of FAULTS
     python benchmarks/networks/faults.py "pool" densenet121:int8     # those whose names begin so, and a whole network
+    python benchmarks/networks/faults.py --cure                      # what `enginewright cure` finds for OpenVINO
 
 A whole network (MODEL:PRECISION) is made by the pipeline's stages below `--folder`, without training, and quantized or
 cast without the rewrites that avoid faults: for OpenVINO, or with `--runtime tensorrt_rtx` for NVIDIA's builder. Each
@@ -9,12 +10,14 @@ row comes from a process of its own.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -282,24 +285,64 @@ def run_one(name: str, runtime: str, folder: Path) -> None:
     )
 
 
+def cure_one(name: str) -> None:
+    """Print what cures a fault for OpenVINO as it reads graphs by itself, as a line of JSON."""
+    import openvino
+
+    from enginewright.core.errors import CompilerError
+    from enginewright.core.params.all import Params
+    from enginewright.core.params.build import Profile, Range
+    from enginewright.engine.runtimes import describe_machine
+    from enginewright.engine.runtimes import openvino as runtime
+    from enginewright.precision.cure import Change
+    from enginewright.precision.find_cure import Trials, find_cure
+
+    runtime.read_graph = openvino.Core().read_model
+    runtime._run_smallest = lambda *_: None
+    os.chdir(zoo.ROOT)
+    params, (model, runs) = Params.read(), FAULTS[name][1]()
+    largest = max(len(next(iter(run.values()))) for run in runs)
+    build = params.build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=largest, max=largest))})
+    machine = describe_machine("openvino")
+    trials = Trials(machine, build, params.inference, lambda *both: both, runs, LIMIT, seconds=300)
+    with tempfile.TemporaryDirectory() as scratch, redirect_stdout(sys.stderr):
+        engine, graph = Path(scratch), Path(scratch) / "model.onnx"
+        try:
+            trials.compile(model, Change(), engine)
+            built = engine
+        except CompilerError:
+            built = None
+        trials.builds, trials.started = 0, time.monotonic()
+        cure = find_cure("int8", built, graph, trials, params.benchmark)
+    seconds = round(time.monotonic() - trials.started, 1)
+    print(json.dumps({"fault": name, "seconds": seconds, "cure": cure and cure.model_dump(mode="json")}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="beginnings of the faults' names, or MODEL:PRECISION")
     parser.add_argument("--runtime", choices=("openvino", "tensorrt_rtx"), default="openvino")
     parser.add_argument("--folder", type=Path, help="where the projects of whole networks are, and stay")
+    parser.add_argument("--cure", action="store_true", help="print lines of JSON; null where nothing is wrong here")
     parser.add_argument("--one", action="store_true")
     options = parser.parse_args()
+    if options.one and options.cure:
+        return cure_one(options.names[0])
     if options.one:
         return run_one(options.names[0], options.runtime, (options.folder or Path()).absolute())
     wanted = [fault for fault in FAULTS if not options.names or any(map(fault.startswith, options.names))]
     wanted += [name for name in options.names if ":" in name]
-    print("| fault | compiler | nodes | left | seconds |\n|---|---|---|---|---|", flush=True)
+    if options.cure:
+        wanted = [name for name in wanted if FAULTS[name][0] == "openvino"]
+    else:
+        print("| fault | compiler | nodes | left | seconds |\n|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for name in wanted:
             folder = (options.folder or Path(scratch)) / name.rpartition(":")[0].replace(":", "_")
             folder.mkdir(parents=True, exist_ok=True)
             command = [sys.executable, str(Path(__file__).resolve()), name, "--one", "--folder", str(folder)]
-            done = subprocess.run([*command, "--runtime", options.runtime], stdout=subprocess.PIPE, text=True)
+            command += ["--runtime", options.runtime, *(["--cure"] if options.cure else [])]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
             print((done.stdout.splitlines() or [f"| {name} | it failed |"])[-1], flush=True)
 
 

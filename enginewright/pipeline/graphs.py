@@ -114,7 +114,7 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
 
 def cured_graph(precision: str, graph: onnx.ModelProto, cures: Path, followed: Path) -> onnx.ModelProto:
     """Return the graph with what cures its engine, and write that beside it. Without a cure it stays as it is."""
-    if (cure := Cures.read(cures).cures.get(precision)) is None:
+    if (cure := Cures.read(cures).by_precision.get(precision)) is None:
         return graph
     if (cured := changed(graph, cure.change)) is None:
         again = f"run `enginewright cure {ENGINES / precision}` again"

@@ -68,7 +68,7 @@ def fitting_cures(folder: Path, here: Machine) -> Cures:
         if not cure.fits(here):
             again = f"run `enginewright cure {ENGINES / cure.precision}` again"
             print(f"a cure of {cure.precision} was found with {cure.found_with}, this is {here.in_words()}: {again}")
-    return Cures(cures={cure.precision: cure for cure in found if cure.fits(here)})
+    return Cures(by_precision={cure.precision: cure for cure in found if cure.fits(here)})
 
 
 def require_files(params: Params, paths: MachinePaths) -> None:

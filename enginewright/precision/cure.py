@@ -1,5 +1,5 @@
-"""The JSON document of a cure: what makes a compiler get a graph right, for which version on which device, and the
-evidence. The stages that follow one import this file, and nothing of how it is found."""
+"""What makes a compiler get a graph right, and the evidence: of one version of the compiler, on one device. The stages
+that follow it import this file, and nothing of how it is found."""
 
 from collections.abc import Iterable
 
@@ -12,42 +12,25 @@ CURE = "cure.json"  # beside a graph that is cured
 
 
 class Change(Record):
-    """What makes a compiler get a graph right: another spelling, another optimization level, or an island."""
+    """Another spelling, another optimization level of TensorRT, or an island; if it has none of them, another build."""
 
     spelling: str | None = None  # the name of a pass
-    optimization_level: int | None = None  # of TensorRT
+    optimization_level: int | None = None
     nodes: tuple[str, ...] = ()  # that are kept in high precision
     in_float32: bool = False  # these; without it, they only read what is not rounded
 
     def in_words(self) -> str:
-        if self.spelling:
-            return f"the pass {self.spelling}"
-        if self.optimization_level is not None:
-            return f"optimization level {self.optimization_level}"
-        if not self.nodes:
-            return "nothing changed"
-        return f"{first_few(self.nodes)} in {'float32' if self.in_float32 else 'floating point'}"
+        level = self.optimization_level
+        other = self.spelling or (f"optimization level {level}" if level is not None else "another build")
+        kept = f"{first_few(self.nodes)} in {'float32' if self.in_float32 else 'floating point'}"
+        return kept if self.nodes else other
 
     def keeping(self, nodes: Iterable[str]) -> "Change":
         return self.model_copy(update={"nodes": tuple(nodes)})
 
 
-class Price(Record):
-    """What a cure costs, in a race."""
-
-    batch: int
-    milliseconds: tuple[float, float]  # of the engine, and of the cured one
-    speed: tuple[float, float, float]  # of the cured engine, where the engine's is 1: the middle, low and high
-
-    def in_words(self) -> str:
-        times = "from {:.3f} to {:.3f} ms".format(*self.milliseconds)
-        return f"at batch {self.batch} it goes {times}, {{:.3f}} ({{:.3f}} to {{:.3f}}) times the speed".format(
-            *self.speed
-        )
-
-
 class Cure(Record):
-    """cures/PRECISION.json: what cures an engine that differs from its graph, for which compiler, and the evidence."""
+    """cures/PRECISION.json. A graph that was refused, and so has no engine, has no error and no times before."""
 
     precision: str
     change: Change
@@ -55,32 +38,39 @@ class Cure(Record):
     runtime: str
     runtime_version: str
     device_name: str
-    limit: float  # of the relative error, from which on an engine is wrong
-    refused: bool  # whether there was no engine
-    error: float | None  # of the engine beside its graph; None if its outputs are no numbers, or there was none
+    error: float | None  # of the engine beside its graph; None, too, if its outputs are no numbers
     error_cured: float
-    price: Price | None  # None where there was no engine to race
+    batch: int  # of the race
+    milliseconds: tuple[float, float] | None  # of the engine, and of the cured one
+    speed: tuple[float, float, float] | None  # of the cured one, where the engine's is 1: the middle, low and high
     builds: int
-
-    def fits(self, machine: Machine) -> bool:
-        found_with = self.runtime, self.runtime_version, self.device_name
-        return found_with == (machine.runtime, machine.runtime_version, machine.device_name)
 
     @property
     def found_with(self) -> str:
         return f"{RUNTIMES[self.runtime].title} {self.runtime_version} on {self.device_name}"
 
+    def fits(self, here: Machine) -> bool:
+        """Tell whether it was found with this compiler and this version on this device."""
+        return all(getattr(self, name) == getattr(here, name) for name in ("runtime", "runtime_version", "device_name"))
+
     def in_words(self) -> str:
         """Return what was wrong, what cures it, and what that costs, in one sentence without its stop."""
-        was = "gave no numbers" if self.error is None else f"differed from its graph by {self.error:.2g}"
-        found = f"{self.found_with} refused its graph" if self.refused else f"its engine of {self.found_with} {was}"
-        operations = f" ({', '.join(dict.fromkeys(self.operations))})" if self.operations else ""
-        now = f"with {self.change.in_words()}{operations} it differs by {self.error_cured:.2g}"
-        price = f"; {self.price.in_words()}" if self.price else ""
-        return f"{found}, and {now}, where {self.limit:g} is allowed{price} ({counted(self.builds, 'build')})"
+        was = "gave no numbers" if self.milliseconds else "was refused"
+        wrong = was if self.error is None else f"differed from its graph by {self.error:.2g}"
+        which = f"{self.change.in_words()}{f' ({first_few(sorted({*self.operations}))})' if self.operations else ''}"
+        price = (
+            ""
+            if not (self.milliseconds and self.speed)
+            else (
+                f"; at batch {self.batch} it takes {self.milliseconds[1]:.3f} ms for {self.milliseconds[0]:.3f}, "
+                "{:.3f} ({:.3f} to {:.3f}) times the speed".format(*self.speed)
+            )
+        )
+        return (
+            f"by {self.found_with} it {wrong}, and with {which} it differs by {self.error_cured:.2g}{price}; found in "
+            f"{counted(self.builds, 'build')}"
+        )
 
 
 class Cures(Record):
-    """Those that fit a machine, by precision."""
-
-    cures: dict[str, Cure]
+    by_precision: dict[str, Cure]

@@ -15,7 +15,20 @@ from enginewright import __version__
 from enginewright.core.installing import how_to_install
 from enginewright.engine.record import EngineRecord
 
-COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "fleet", "keep", "reduce", "refit", "upgrade")
+COMMANDS = (
+    "new",
+    "doctor",
+    "inspect",
+    "infer",
+    "compare",
+    "bundle",
+    "cure",
+    "fleet",
+    "keep",
+    "reduce",
+    "refit",
+    "upgrade",
+)
 COLOUR = "\033["
 
 

@@ -70,7 +70,7 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     simplified, calibrated = Path("simplified"), Path("calibrated")
     BoxesInGraph().write(Path("boxes.json"))
-    Cures(cures={}).write(Path("cures.json"))
+    Cures(by_precision={}).write(Path("cures.json"))
     others = Path("dialect.json"), Path("boxes.json"), Path("cures.json"), Path("bf16")
     graphs = simplified, simplified, calibrated, Path("none")
     convert(Params.read(), "bf16", ConvertPaths(*graphs, samples.folder, *others))

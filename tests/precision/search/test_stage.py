@@ -44,7 +44,7 @@ def test_fp8_leaves_out_what_its_search_spares(tiny_onnx, samples, tmp_path, mon
         folder.mkdir()
     shutil.copyfile(tiny_onnx, simplified / "model.onnx")
     code, dialect, boxes, cures = (Path(f"{name}.json") for name in ("code", "dialect", "boxes", "cures"))
-    Cures(cures={}).write(cures)
+    Cures(by_precision={}).write(cures)
     code.touch()
     dialect_of("openvino", "cpu", "avx512_vnni").write(dialect)
     BoxesInGraph().write(boxes)

@@ -1,0 +1,84 @@
+"""`enginewright cure` finds what cures an engine, and the stages follow that as long as it fits the machine."""
+
+import shutil
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from support.params import written
+from support.project import make_project
+from support.wrong_compiler import be_wrong
+
+from enginewright.cli.commands.cure import run
+from enginewright.core.errors import EnginewrightError
+from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.machine import target_of
+from enginewright.engine.runtimes import describe_machine
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.pipeline.graphs import cured_graph
+from enginewright.pipeline.machine import fitting_cures
+from enginewright.precision.cure import CURE, Cure
+from enginewright.precision.islands import layers_to_keep
+from enginewright.precision.quantize import activations
+from enginewright.precision.write_int8 import Bounds, write_int8
+
+ENGINE, CONVERTED, FOUND = Path("artifacts/engines/int8"), Path("artifacts/converted/int8"), Path("cures/int8.json")
+
+
+@pytest.fixture
+def project(tmp_path, tiny_onnx, build, manifest, samples, monkeypatch):
+    """Return what lays out a project with an int8 engine of ONNX Runtime."""
+
+    def make():
+        here = describe_machine("onnxruntime")
+        graph = load_graph(tiny_onnx)
+        ranges = {name: Bounds(-8.0, 8.0) for name in activations(graph)}
+        save_graph(write_int8(graph, ranges, frozenset(), 127, {}, exact_sums=False), tmp_path / "int8.onnx")
+        described = DescribedGraph("int8", tmp_path / "int8.onnx", manifest)
+        build_engine(described, target_of(here, build.tensorrt), build, tmp_path / "engine")
+        root = make_project(tmp_path / "project", tmp_path / "engine", tmp_path / "int8.onnx", here)
+        shutil.copytree(samples.folder, root / "artifacts/samples/validation")
+        written(root, {"runtime": "onnxruntime", "benchmark.seconds": 0.02})
+        monkeypatch.chdir(root)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its machine's lock is not that of other tests
+
+    return make
+
+
+def cure(folder=ENGINE):
+    return run(Namespace(engine=folder, seconds=60.0))
+
+
+def test_an_engine_that_is_right_needs_none(project, capsys):
+    project()
+    assert cure() == 0
+    assert capsys.readouterr().out == f"{ENGINE} is right: it differs from its graph by 0.15 at most\n"
+    assert not FOUND.exists()
+
+
+def test_what_is_found_is_followed_where_it_fits_and_named_where_not(project, capsys, monkeypatch, tmp_path):
+    be_wrong(monkeypatch, {"conv2"}, "scaled")
+    project()
+    assert cure() == 0
+    found = Cure.read(FOUND)
+    assert (found.change.nodes, found.operations) == (("conv2",), ("Conv",))
+    assert f"int8: {found.in_words()}\n{FOUND} has it: commit it, and run `dvc repro`\n" in capsys.readouterr().out
+    here, fitting = describe_machine("onnxruntime"), tmp_path / "cures.json"
+    later = here.model_copy(update={"runtime_version": "9.9"})
+    assert fitting_cures(FOUND.parent, later).by_precision == {}
+    again = f"this is {later.in_words()}: run `enginewright cure artifacts/engines/int8` again\n"
+    assert capsys.readouterr().out == f"a cure of int8 was found with {found.found_with}, {again}"
+    fitting_cures(FOUND.parent, here).write(fitting)
+
+    graph = load_graph(CONVERTED / "model.onnx")
+    assert cured_graph("fp16", graph, fitting, CONVERTED / CURE) is graph
+    cured = cured_graph("int8", graph, fitting, CONVERTED / CURE)
+    assert {*layers_to_keep(graph, False)} - {*layers_to_keep(cured, False)} == {"conv2"}
+    assert Cure.read(CONVERTED / CURE) == found
+    with pytest.raises(EnginewrightError, match=r"is wrong in spite of cures/int8\.json: delete that file"):
+        cure()
+    graph.graph.node[0].name = "renamed"
+    del graph.graph.node[:]
+    assert cured_graph("int8", graph, fitting, CONVERTED / CURE) is graph
+    assert "it is no longer the graph that was cured" in capsys.readouterr().out
