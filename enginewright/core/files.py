@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,16 +23,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-class Readable(Protocol):
-    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
-
-
-def sha256(*paths: Readable) -> str:
+def sha256(*paths: Path) -> str:
     """Return the hash of what is in the files, one after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)  # type: ignore[arg-type]
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 

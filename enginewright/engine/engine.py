@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
-from enginewright.engine.machine import Machine, Moments, require_fits
+from enginewright.data.feeds import Run
+from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import EngineRecord, read_engine, require_weights
 from enginewright.engine.runtimes import Arrays, Session, describe_machine, load_runtime
-from enginewright.engine.runtimes.gpu_session import DeviceSession
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
 
@@ -37,6 +37,13 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
     with _in_a_sentence(f"{folder}: {machine.runtime} cannot open the engine:"):
         sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
     return [Engine(record, session) for session in sessions]
+
+
+@contextmanager
+def running_engine(folder: Path, threads: int, inference: InferenceParams) -> Iterator[Run]:
+    """Open an engine on a machine like the one that it was built for, as that machine says of itself."""
+    with open_engine(folder, None, inference.model_copy(update={"threads": threads or inference.threads})) as engine:
+        yield engine.run
 
 
 @contextmanager
@@ -73,12 +80,6 @@ class Engine(AbstractContextManager["Engine"]):
         self._require_fitting(feeds)
         with _in_a_sentence(NOT_RUN):
             return self._session.bind(feeds)
-
-    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, which tells when each part of it began and ended. Only a GPU can."""
-        self._require_fitting(feeds)
-        assert isinstance(self._session, DeviceSession), "a CPU has no clock of its own"
-        return self._session.clock(feeds)
 
     def close(self) -> None:
         self._session.close()

@@ -12,15 +12,14 @@ def make_ready(recipes: list[str]) -> None:
     from enginewright.core.installing import old_name_hint, require_new_enough, upgrade_hint
     from enginewright.core.params.all import Params, apply_recipe
     from enginewright.pipeline.dependencies import complete_for_dvc
-    from enginewright.pipeline.recovery import mend_after_a_kill, mend_after_a_power_cut
+    from enginewright.pipeline.recovery import mend_after_a_kill
 
     require_new_enough()
     for recipe in recipes:
         apply_recipe(Path(recipe))
         print(f"params.yaml now follows {recipe}; `dvc params diff` shows how, `git checkout params.yaml` undoes it")
     added = complete_for_dvc(Params.read())
-    mended = (*mend_after_a_kill(Path()), *mend_after_a_power_cut(Path()))
-    for sentence in filter(None, (upgrade_hint(), old_name_hint(), added, *mended)):
+    for sentence in filter(None, (upgrade_hint(), old_name_hint(), added, *mend_after_a_kill(Path()))):
         print(sentence, file=sys.stderr)
 
 

@@ -82,14 +82,6 @@ def _on_samples(validation: Validation) -> Iterator[Note]:
         yield Note("No PyTorch", f"the model came as an ONNX file. Where this report says PyTorch, {meant}")
     if validation.doubt:
         yield Note("Images may be prepared otherwise than the model knows them", f"{validation.doubt}.")
-    if padding := validation.padding:
-        cut = f" {padding.cut} were longer than {padding.longest_allowed}, and cut." if padding.cut else ""
-        yield Note(
-            "Texts",
-            f"they have {padding.shortest} to {padding.longest} tokens, half of them up to {padding.median:.0f}. "
-            f"In batches of {padding.batch} by length {padding.by_length:.1%} of what is computed is padding; as they "
-            f"come it would be {padding.as_they_come:.1%}.{cut}",
-        )
 
 
 def _on_execution(entry: Evidence, runtime: str) -> Iterator[Note]:

@@ -13,7 +13,6 @@ from enginewright.measure.records import ENGINE, LAUNCHED, Factor, PeakMemory, R
 from enginewright.precision.records import Mix, Rescue, errors_in_words
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
 from enginewright.report.verdict import verdict_on
-from enginewright.report.where_time_goes import fit_line
 
 OWN_PROCESS = "in a process of its own"
 NOT_BUILT = "not built"
@@ -21,7 +20,6 @@ CONTRADICTION = (
     f"An asterisk: in that pass, one at a time was more than {MOST_DEVIATION - 1:.0%} faster or slower than in the "
     "race. Trust how many times as many there were, not how many per second."
 )
-FEWEST_FOR_A_LINE = 3  # a line fits any two batch sizes
 
 
 def as_markdown(table: pd.DataFrame) -> str:
@@ -203,19 +201,6 @@ def size_table(findings: Findings) -> pd.DataFrame:
             found = next(one for one in each.latencies if one.contender == contender)
             times = f" ({each.ratios[0].median:.2f})" if contender == ENGINE and each.ratios else ""
             rows.setdefault(title, {})[f"{each.axis} {each.size}"] = f"{found.p50:.2f}{times}"
-    return _frame(rows)
-
-
-def cost_table(findings: Findings) -> pd.DataFrame:
-    """Give what any batch costs, and what each image adds. Empty if too few batch sizes were measured."""
-    rows = {}
-    for title, entry, contender in _contenders(findings) if len(findings.batches) >= FEWEST_FOR_A_LINE else []:
-        line = fit_line(findings.batches, [entry.latency(batch, contender).p50 for batch in findings.batches])
-        rows[title] = {
-            "fixed, ms": f"{line.fixed:.3f}" if line.fits else "-",
-            "per image, ms": f"{line.each:.3f}" if line.fits else "-",
-            "off the line": f"{line.deviation:.1%}" + ("" if line.fits else ": does not fit a line"),
-        }
     return _frame(rows)
 
 

@@ -13,7 +13,8 @@ from enginewright.core.params.all import Params
 from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
 from enginewright.engine.machine import Machine
 from enginewright.measure.history import hashes_of_outs, what_is_measured
-from enginewright.measure.records import Energy, Result
+from enginewright.measure.records import Result
+from enginewright.report.page.charts import unbeaten
 from enginewright.targets.file import Fleet, Name
 
 FOLDER = HISTORY / "fleet"
@@ -45,7 +46,7 @@ class Measured(Record):
     metric: str = ""
     result: Result | None = None
     relative_error: float | None = None
-    energy: Energy | None = None
+    energy: object = None  # told by earlier versions
 
 
 class Answer(Record):
@@ -155,12 +156,8 @@ def frontier(offers: Sequence[Offer]) -> list[Offer]:
     """Return the offers that no other beats in both latency and cost, the quickest first. Where no price is known at
     all, images per second take the place of cost; with some prices, what has none cannot be compared and is left
     out."""
-    best: list[Offer] = []
     priced = [offer for offer in offers if offer.cost is not None] or offers
-    for offer in sorted(priced, key=lambda one: (one.latency, _burden(one))):
-        if not best or _burden(offer) < _burden(best[-1]):
-            best.append(offer)
-    return best
+    return unbeaten(priced, lambda one: (one.latency, _burden(one)))
 
 
 def choose(offers: Sequence[Offer], latency: float | None, budget: float | None) -> Offer:

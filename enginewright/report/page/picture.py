@@ -55,12 +55,6 @@ class Picture:
         frame = self._add("svg", "leader", x=_share(x), y=f"{y:g}")
         SubElement(frame, "line", {"x2": f"{across:g}", "y2": f"{down:g}"})
 
-    def shape(self, path: str, columns: float, look: str) -> None:
-        """Draw a path of so many columns, 100 high, stretched over the inner area."""
-        frame = self._add("svg", viewBox=f"0 0 {columns:g} 100", preserveAspectRatio="none", width="100%")
-        frame.set("height", f"{self.height:g}")
-        SubElement(frame, "path", {"d": path, "class": look})
-
     def _add(self, tag: str, look: str = "", tooltip: str = "", **attributes: str) -> Element:
         added = SubElement(self.root, tag, attributes | ({"class": look} if look else {}))
         if tooltip:

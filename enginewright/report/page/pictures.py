@@ -18,7 +18,7 @@ from enginewright.measure.history import GATE, History
 from enginewright.measure.records import ENGINE, Outcome, baseline_title
 from enginewright.measure.timing import WIDEST_INTERVAL
 from enginewright.precision.records import Search
-from enginewright.report.evidence import Background, Evidence, Findings, known_p99
+from enginewright.report.evidence import Evidence, Findings, known_p99
 from enginewright.report.page.charts import (
     Axes,
     Curve,
@@ -29,7 +29,6 @@ from enginewright.report.page.charts import (
     bar,
     dot,
     draw_curves,
-    draw_histogram,
     draw_points,
     draw_rows,
 )
@@ -38,7 +37,6 @@ from enginewright.report.verdict import recommend
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
 LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
-MOST_HISTOGRAMS = 120  # more would make the page heavy
 MOST_LAYERS = 40  # of a search that are drawn, those that lose most
 MOST_NIGHTS = 60  # that are drawn of a machine and model
 LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed", GATE: "failed"}
@@ -255,20 +253,6 @@ def _draw_losses(found: Search) -> Picture:
             rows.append(Row(layer.name, (mark,), f"{loss:.2%}", "strong" if is_spared else "plain"))
     unit = "relative error of the outputs, %; spared layers in colour"
     return draw_rows("search-losses", f"What {found.precision} costs each layer alone", rows, unit)
-
-
-def histogram_pictures(background: Background) -> list[Figure]:
-    """Draw a histogram for each tensor, under the name of the node that makes it: names of tensors say little. Where
-    each has its own method, say which."""
-    sketches, calibration = background.histograms.tensors, background.calibration
-    pictures = []
-    for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS]):
-        maker, method, sketch = background.makers.get(name), calibration.methods.get(name), sketches[name]
-        title = f"{maker.op_type} {maker.name}".rstrip() if maker else f"input {name}"
-        title += f", by {method}" if method else ""
-        drawn = draw_histogram(f"histogram-{number}", name, sketch, calibration.amax[name])
-        pictures.append(Figure(f"{title}, {sketch.clipped:.3%} clipped", drawn))
-    return pictures
 
 
 def describe_nodes(simplified: Simplification) -> str:

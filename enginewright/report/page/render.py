@@ -41,7 +41,6 @@ def render_page(
         "why": why(findings) + disturbance(findings),
         "doubt": with_code(doubt(findings)),
         "overview": tables.overview(findings),
-        "histograms": pictures.histogram_pictures(background),
         "methods": Counter(background.calibration.methods.values()).most_common(),
         "scaled": [name for name, each in background.rescues.items() if "equalize" in each.kept],
         "left": [
