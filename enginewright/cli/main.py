@@ -45,7 +45,7 @@ COMMANDS = {
     "refit": "put other weights into an engine, without building it again",
     "upgrade": "bring a project to the version that is installed",
 }
-ELSEWHERE = {"reduce": "tools.reduction.command"}
+ELSEWHERE = {"cure": "tools.cure.command", "reduce": "tools.reduction.command"}
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ ALL = "*"
 READERS = (
     "enginewright/cli/commands/bundle.py",
     "enginewright/cli/commands/compare.py",
-    "enginewright/cli/commands/cure.py",
+    "tools.cure.command.py",
     "enginewright/cli/commands/fleet.py",
     "enginewright/cli/commands/keep.py",
     "enginewright/cli/commands/upgrade.py",

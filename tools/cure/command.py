@@ -15,8 +15,8 @@ from enginewright.graph.interface import Blueprint
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.validate import spot_batches
 from enginewright.precision.cure import CURE
-from enginewright.precision.find_cure import Trials, find_cure
 from enginewright.tasks.choose import task_of
+from tools.cure.find_cure import Trials, find_cure
 
 EXAMPLES = """\
 examples:

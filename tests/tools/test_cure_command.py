@@ -10,7 +10,6 @@ from support.params import written
 from support.project import make_project
 from support.wrong_compiler import be_wrong
 
-from enginewright.cli.commands.cure import run
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
@@ -22,6 +21,7 @@ from enginewright.precision.cure import CURE, Cure
 from enginewright.precision.islands import layers_to_keep
 from enginewright.precision.quantize import activations
 from enginewright.precision.write_int8 import Bounds, write_int8
+from tools.cure.command import run
 
 ENGINE, CONVERTED, FOUND = Path("artifacts/engines/int8"), Path("artifacts/converted/int8"), Path("cures/int8.json")
 
