@@ -43,7 +43,6 @@ ALL = "*"
 READERS = (
     "enginewright/cli/commands/bundle.py",
     "enginewright/cli/commands/compare.py",
-    "tools.cure.command.py",
     "enginewright/cli/commands/fleet.py",
     "enginewright/cli/commands/keep.py",
     "enginewright/cli/commands/upgrade.py",
