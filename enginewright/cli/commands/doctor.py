@@ -11,7 +11,7 @@ import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from enum import StrEnum
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -44,10 +44,12 @@ NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in 
 INSTALL = f"make repro in a clone, else: {how_to_install('pipeline')}"
 
 
-class State(StrEnum):
+class State(str, Enum):
     FINE = "fine"
     NOTE = "note"
     WRONG = "wrong"  # `dvc repro` cannot run
+
+    __str__ = str.__str__  # as in StrEnum, which Python 3.10 lacks
 
 
 class Check(NamedTuple):

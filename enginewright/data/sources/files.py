@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, Self
+from typing import IO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from enginewright.core.cores import Cluster, Work, in_parallel, spread
 from enginewright.core.errors import EnginewrightError
