@@ -1,13 +1,14 @@
-"""The lock agrees with the ranges of pyproject.toml, so that what is installed was tested, and the ranges can be met."""
+"""The lock agrees with the ranges of pyproject.toml, so that what is installed was tested. Ranges can be met."""
 
 import importlib.metadata
 import re
 import subprocess
 import sys
-import tomllib
 from functools import cache
+from itertools import product
 
 import pytest
+import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.paths import ROOT
@@ -18,6 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OF_PIPELINE = ("pipeline", "device", "images", "openvino", "onnxruntime")  # the first contains the others
 LIGHT = ("device", "openvino", "sign", "text")
+RESOLVED = [("3.10", LIGHT), ("3.14", LIGHT), ("3.11", ("pipeline",)), ("3.14", ("pipeline",))]
 INSTALLED = PROJECT["project"]["dependencies"] + [
     line for extra in (*OF_PIPELINE, "dev") for line in EXTRAS[extra] if not line.startswith("enginewright[")
 ]
@@ -51,22 +53,23 @@ def test_the_lock_is_within_the_ranges(line):
         assert versions == set(requirement.specifier.filter(versions))
 
 
-@pytest.mark.parametrize(
-    ("python", "extras"), [("3.10", LIGHT), ("3.14", LIGHT), ("3.11", ("pipeline",)), ("3.14", ("pipeline",))]
-)
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_there_are_wheels_for_each_python_and_processor(python, extras, machine):
+def test_there_are_wheels_for_each_python_and_processor():
+    """All are resolved at once, as each waits for the index."""
     uv = [sys.executable, "-m", "uv", "--quiet", "pip", "compile", "pyproject.toml", "--no-header", "--no-annotate"]
-    wheels = ["--only-binary", ":all:", "--no-binary", "cppimport"]  # which is Python alone
-    wanted = ["--python-version", python, "--python-platform", f"{machine}-manylinux_2_35", *wheels]
-    done = subprocess.run(
-        [*uv, *wanted, *(word for extra in extras for word in ("--extra", extra))],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    if re.search("Failed to fetch|error sending request|client error|Could not connect", done.stderr):
-        pytest.skip(f"no package index can be reached: {done.stderr.splitlines()[0]}")
-    assert done.returncode == 0, done.stderr
-    assert ("torch==" in done.stdout) == ("pipeline" in extras)
+    uv += ["--only-binary", ":all:", "--no-binary", "cppimport"]  # which is Python alone
+    asked = {}
+    for (python, extras), machine in product(RESOLVED, ("x86_64", "aarch64")):
+        wanted = ["--python-version", python, "--python-platform", f"{machine}-manylinux_2_35"]
+        words = [*uv, *wanted, *(word for extra in extras for word in ("--extra", extra))]
+        asked[python, extras, machine] = subprocess.Popen(
+            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    answers = {each: (*process.communicate(), process.returncode) for each, process in asked.items()}
+    for (_, extras, _), (resolved, said, status) in answers.items():
+        if re.search("Failed to fetch|error sending request|client error|Could not connect", said):
+            pytest.skip(f"no package index can be reached: {said.splitlines()[0]}")
+        assert status == 0, said
+        assert ("torch==" in resolved) == ("pipeline" in extras)
 
 
 def test_what_is_imported_is_declared():
@@ -75,12 +78,12 @@ def test_what_is_imported_is_declared():
     declared = {canonicalize_name(Requirement(line).name) for line in ALL}
     trees = (executed(path.read_text()) for name in ("enginewright", "stages") for path in (ROOT / name).rglob("*.py"))
     roots = {name.partition(".")[0] for tree in trees for name in imports_of(tree)}
-    missing = {
-        root
-        for root in roots - sys.stdlib_module_names - {"enginewright", "tools", "pydantic_core", "tensorrt", "torch_tensorrt"}
-        if not {canonicalize_name(name) for name in distributions.get(root, [root])} & declared
-    }
-    assert not missing
+    ours, others = (
+        {"enginewright", "tools"},
+        {"pydantic_core", "tensorrt", "torch_tensorrt"},
+    )  # others bring them
+    for root in roots - sys.stdlib_module_names - ours - others:
+        assert {canonicalize_name(name) for name in distributions.get(root, [root])} & declared, root
 
 
 def test_every_locked_package_has_its_version_and_hashes():
