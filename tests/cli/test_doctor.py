@@ -164,7 +164,7 @@ def test_a_project_that_cannot_be_written_to_is_wrong(project, monkeypatch):
     assert (found.state, found.found) == (State.WRONG, f"{project} cannot be written to")
 
 
-@pytest.mark.parametrize(("version", "state"), [((3, 10, 9), "wrong"), ((3, 11, 0), "fine"), ((3, 13, 0), "wrong")])
+@pytest.mark.parametrize(("version", "state"), [((3, 10, 9), "wrong"), ((3, 11, 0), "fine"), ((3, 14, 0), "fine")])
 def test_python_must_be_one_that_all_packages_support(monkeypatch, version, state):
     monkeypatch.setattr(doctor.sys, "version_info", version)
     assert doctor.examine_python().state == state
