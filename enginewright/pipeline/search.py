@@ -26,6 +26,7 @@ from enginewright.precision.floats import (
     left_in_floats,
     require_kept_exist,
     shares_of_work,
+    smaller_in_words,
 )
 from enginewright.precision.in_dialect import (
     Ingredients,
@@ -103,6 +104,8 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
     print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
     if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
         print(doubt)
+    if dialect.compiler == "cpu" and "w8" not in params.precisions and (smaller := smaller_in_words(precision, floats)):
+        print(smaller)
 
 
 def _without(
