@@ -1,6 +1,6 @@
-"""Write w8, int4, nvfp4 and mxfp8: products of matrices with weights in blocks, which are numbers of a row, one after the
-other, that share a scale. In nvfp4 and mxfp8, what the weights multiply is in blocks, too. In w8, a row of a table that
-is looked up is a block, too.
+"""Write w8, int4, nvfp4 and mxfp8: products of matrices with weights in blocks, which are numbers of a row, one after
+the other, that share a scale. In nvfp4 and mxfp8, what the weights multiply is in blocks, too. In w8, a row of a table
+that is looked up is a block, too.
 
 ModelOpt's int4 knows no weights in rows, and its search is slow without a GPU: docs/precisions.md compares the errors.
 Its nvfp4 and mxfp8 are for graphs that its PyTorch half wrote. The nodes are those that it exports, and that NVIDIA's
@@ -29,7 +29,10 @@ Array = NDArray[np.generic]
 Rows = NDArray[np.float32]  # each is what a product sums over for one column of its result
 
 LARGEST_FP4, LARGEST_FP8 = 6, 448
-INTEGERS: dict[str, tuple[int, DTypeLike]] = {"w8": (127, np.int8), "int4": (7, ml_dtypes.int4)}  # the largest, the type
+INTEGERS: dict[str, tuple[int, DTypeLike]] = {
+    "w8": (127, np.int8),
+    "int4": (7, ml_dtypes.int4),
+}  # the largest, the type
 LARGEST_NVFP4 = LARGEST_FP4 * LARGEST_FP8  # in units of the scale of all blocks
 E8M0_OF_ONE = 127  # the byte that stands for a scale of 2 to the power of 0
 SHARES = np.linspace(1.0, 0.6, 21)  # of the largest magnitude in a block, that its largest number may stand for
@@ -173,19 +176,18 @@ class BlockWriter:
         self._round(product, 1, product.weights)
 
     def round_table(self, node: ir.Node) -> bool:
-        """Let a node that looks up rows of a table look up bytes and their scale. Tell whether it is one.
+        """Let a node that looks up rows of a table look up bytes and their scales. Tell whether it is one.
 
-        Rounded as other weights are, ONNX Runtime would make floats of the whole table in each call."""
-        table, places = (*node.inputs, None, None)[:2]
-        is_lookup = node.op_type == "Gather" and not node.domain and not node.attributes.get_int("axis", 0)
-        if not is_lookup or table is None or table.const_value is None or table.dtype not in FLOATS:
+        Were the whole table made floats, as other weights are, ONNX Runtime would do so in each call."""
+        table, *places = node.inputs[:2] if node.op_type == "Gather" and not node.domain else (None,)
+        if table is None or table.const_value is None or table.dtype not in FLOATS or len(table.uses()) > 1:
             return False
-        if len(table.const_value.shape) != 2:
+        if len(table.const_value.shape) != 2 or node.attributes.get_int("axis", 0):
             return False
         rows = table.const_value.numpy().astype(np.float32)
         made = in_integers(rows, rows.shape[1], dtype_of(table), self._precision)
-        read = [self._add.constant(node, f"{table.name}.{key}", each) for key, each in zip(("w8", "scale"), made)]
-        (numbers,), (scales,) = (self._write("Gather", [each, places], f"{each.name}.rows") for each in read)
+        read = self._integers(node, table, made.numbers, made.scales)
+        (numbers,), (scales,) = (self._write("Gather", [each, *places], f"{each.name}.rows") for each in read)
         (floats,) = self._write("Cast", [numbers], f"{table.name}.floats", to=int(table.dtype))
         node.prepend(self._nodes)
         self._nodes = []
@@ -206,8 +208,7 @@ class BlockWriter:
         exact, name, rows, size = product.weights, product.weights.name, product.rows, self._size
         if self._precision in INTEGERS:
             made, axis = in_integers(rows, size, dtype_of(exact), self._precision), int(has_rows(product.node))
-            read = [self._add.constant(product.node, f"{name}.{key}", each if axis else each.T)
-                    for key, each in zip((self._precision, "scale"), made)]
+            read = self._integers(product.node, exact, *(each if axis else each.T for each in made[:2]))
             return self._write("DequantizeLinear", read, f"{name}.rounded", axis=axis, block_size=size)[0]
         kind, made = ("fp4", in_nvfp4(rows, size)) if self._precision == "nvfp4" else ("fp8", in_mxfp8(rows, size))
         numbers = self._add.constant(product.node, f"{name}.{kind}", made.numbers)
@@ -220,6 +221,10 @@ class BlockWriter:
         return (
             floats if has_rows(product.node) else self._write("Transpose", [floats], f"{name}.turned", perm=[1, 0])[0]
         )
+
+    def _integers(self, reader: ir.Node, exact: ir.Value, numbers: Array, scales: Array) -> list[ir.Value]:
+        held = {self._precision: numbers, "scale": scales}
+        return [self._add.constant(reader, f"{exact.name}.{name}", array) for name, array in held.items()]
 
     def _activation(self, product: Product) -> ir.Value:
         """Round what a product reads: as a stack of matrices, if it has more axes."""
