@@ -30,13 +30,14 @@ from enginewright.precision.floats import (
 )
 from enginewright.precision.in_dialect import (
     Ingredients,
+    for_compiler,
     is_written_here,
     open_rescued,
     quantize_in_dialect,
-    rewritten,
     value_ranges,
 )
-from enginewright.precision.placement import arithmetic_nodes
+from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
+from enginewright.precision.quantize import nodes_reading_bytes
 from enginewright.precision.records import Search, SearchedLayer, digest_of
 from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
@@ -65,10 +66,11 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
     require_kept_exist(keep, plain)
-    graph = rewritten(plain, dialect, precision) or plain
     known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
+        given = for_compiler(precision, given, scratch)
+        graph = load_graph(given.graph)
         question = (
             *(graph_sha256(given.graph), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(paths.code)),
             *(rescue, precision, dialect.model_dump(), keep.model_dump(), how.scores),
@@ -77,17 +79,18 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*question, cluster and cluster.threads)
         rounding = _rounding(precision, graph, given, measured)
-        layers = arithmetic_nodes(graph, rounding.kept)
-        work = shares_of_work(graph, layers, given.sample)
         there = running_on(cluster, graph, scratch) if cluster else None
-        unseen = [
-            (
-                part,
-                _converter(precision, given._replace(ranges=ranges), graph, _rounding(precision, graph, given, ranges)),
-            )
-            for part, ranges in _without(plain, measured, samples, journal)
-        ]
         convert = _converter(precision, given, graph, rounding)
+        layers = arithmetic_nodes(graph, rounding.kept)
+        if not is_written_here(precision, keep, dialect):  # ModelOpt rounds more than that
+            followers = {*layers, *ends_of_attention(graph, layers)}
+            others = nodes_reading_bytes(convert(())) - followers
+            layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
+        work = shares_of_work(graph, layers, given.sample)
+        unseen = [
+            (part, _converter(precision, given._replace(ranges=by), graph, _rounding(precision, graph, given, by)))
+            for part, by in _without(plain, measured, samples, journal)
+        ]
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
         trial = LayerTrial(checks, rounding, convert, scratch, cluster, unseen)

@@ -191,7 +191,7 @@ def test_a_cpu_executes_integers_and_the_others_in_float32(build, tmp_path, runt
     save_graph(write_blocks(graph_of("stacks of matrices"), precision, RANGES).model, path)
     sizes = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=2, max=4)), "profiles": ()})
     blueprint, there = read_blueprint(path, sizes), load_runtime(runtime)
-    layers = there.compile(path, blueprint, tmp_path)
+    layers = there.compile(path, blueprint, tmp_path).layers
     executed = {"w8": "int8", "int4": "int4"}.get(precision, "fp32")
     assert {layer.precision for layer in layers if layer.computes} == {executed}
     (session,) = there.load(tmp_path, blueprint, InferenceParams(threads=1, cuda_graph=False), 1)
