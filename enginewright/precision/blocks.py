@@ -179,15 +179,15 @@ class BlockWriter:
         """Let a node that looks up rows of a table look up bytes and their scales. Tell whether it is one.
 
         Were the whole table made floats, as other weights are, ONNX Runtime would do so in each call."""
-        table, *places = node.inputs[:2] if node.op_type == "Gather" and not node.domain else (None,)
-        if table is None or table.const_value is None or table.dtype not in FLOATS or len(table.uses()) > 1:
+        table, places = node.inputs[:2] if node.op_type == "Gather" and not node.domain else (None, None)
+        if table is None or places is None or table.const_value is None or table.dtype not in FLOATS:
             return False
-        if len(table.const_value.shape) != 2 or node.attributes.get_int("axis", 0):
+        if len(table.uses()) > 1 or len(table.const_value.shape) != 2 or node.attributes.get_int("axis", 0) != 0:
             return False
         rows = table.const_value.numpy().astype(np.float32)
         made = in_integers(rows, rows.shape[1], dtype_of(table), self._precision)
         read = self._integers(node, table, made.numbers, made.scales)
-        (numbers,), (scales,) = (self._write("Gather", [each, *places], f"{each.name}.rows") for each in read)
+        (numbers,), (scales,) = (self._write("Gather", [each, places], f"{each.name}.rows") for each in read)
         (floats,) = self._write("Cast", [numbers], f"{table.name}.floats", to=int(table.dtype))
         node.prepend(self._nodes)
         self._nodes = []
