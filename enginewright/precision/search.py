@@ -192,7 +192,8 @@ class LayerTrial:
 
     def judge(self, spared: Collection[str]) -> float:
         """Say what other samples may lose with these layers in floating point."""
-        return self.checks.at_most((places, *self._running(convert(spared))) for places, convert in self.unseen)
+        parts = self.unseen or [(np.arange(self.checks.judging), self.convert)]
+        return self.checks.at_most((places, *self._running(convert(spared))) for places, convert in parts)
 
     def _running(self, written: onnx.ModelProto) -> tuple[Run, OutputsOf | None]:
         if self.cluster:  # the exact graph shows the shapes, which are the same
