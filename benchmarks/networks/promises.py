@@ -4,8 +4,8 @@
     python benchmarks/networks/promises.py mobilenet_v2 --splits 20 --samples 64
 
 Each network learns for four epochs from 120 tiles of scikit-learn's two photographs. For each split, other tiles are
-drawn at random to calibrate, rescue and search with, and all that are left see what is lost. Three errors are allowed in
-turn: that of params.yaml, and parts of what int8 loses with all layers, so that a search must spare some.
+drawn at random to calibrate, rescue and search with, and all that are left see what is lost. Three errors are allowed
+in turn: that of params.yaml, and parts of what int8 loses with all layers, so that a search must spare some.
 """
 
 import argparse
