@@ -1,6 +1,7 @@
 """What a compiler gets wrong is found, cured and priced. Here it is wrong on purpose, at places that nobody tells."""
 
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -13,8 +14,8 @@ from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.params.build import BenchmarkParams, InferenceParams, Profile, Range
 from enginewright.engine.runtimes import describe_machine
 from enginewright.precision.cure import Change
-from enginewright.precision.islands import layers_to_keep, with_island
-from tools.cure.find_cure import Trials, fewest, find_cure
+from enginewright.precision.islands import changed, layers_to_keep, with_island
+from tools.cure.find_cure import Trials, fewest, find_change, find_cure
 
 WIDTH, LAYERS, LIMIT = 16, 12, 0.05
 # The type of the graph; what the compiler makes of a node in that type; and at how many places.
@@ -115,6 +116,40 @@ def test_what_no_island_cures_and_what_takes_too_long_is_said(trials, monkeypatc
 @pytest.mark.parametrize("needed", [{3}, {0, 19}, {1, 2, 11}, set(range(20))])
 def test_the_fewest_that_are_enough_are_all_that_are_needed(needed):
     assert set(fewest(range(20), lambda kept: needed <= set(kept))) == needed
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cure"),
+    [
+        ("tensorrt", Change()),
+        ("openvino", Change(spelling="pad_before_pooling")),
+        ("tensorrt", Change(optimization_level=2)),
+        ("openvino", None),
+    ],
+    ids=["another build", "another spelling", "another level", "a level where there are none"],
+)
+def test_what_is_cheaper_comes_before_islands(runtime, cure, build):
+    def is_right(model, change):
+        assert changed(model, change) is not None or change.spelling
+        return change == (cure or Change(optimization_level=2))
+
+    given = {"machine": SimpleNamespace(runtime=runtime), "build": build, "is_over": False, "builds": 0, "seconds": 1}
+    trials, model = SimpleNamespace(is_right=is_right, **given), graph_in("int8", np.random.default_rng(0))
+    if cure:
+        assert find_change(model, trials) == cure
+        assert build.at_level(cure.optimization_level).tensorrt.optimization_level == (cure.optimization_level or 3)
+        return
+    with pytest.raises(EnginewrightError, match="no cure was found"):
+        find_change(model, trials)
+
+
+def test_another_spelling_is_that_of_a_pass():
+    pooled = "y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (x)"
+    model = model_of_text(f"g (float[1,2,8,8] x) => (float[1,2,8,8] y) {{ {pooled} }}")
+    spelled = changed(model, Change(spelling="pad_before_pooling"))
+    assert [node.op_type for node in spelled.graph.node] == ["Pad", "AveragePool"]
+    assert changed(model, Change(spelling="drop_idle_strides")) is None
+    assert changed(model, Change(spelling="a pass of another version")) is None
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
