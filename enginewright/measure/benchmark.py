@@ -239,7 +239,7 @@ def time_layers(
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
     require_weights(record, folder)
-    feeds = samples.tuned(record.profile).cycled(record.profile.batch.opt)
+    feeds = samples.tuned(record.build).cycled(record.profile.batch.opt)
     return load_runtime(machine.runtime).trace(folder, record.blueprint, inference, feeds, calls)
 
 
@@ -267,7 +267,7 @@ def measure_engine(
     with open_engine(folder, here, inference) as engine:
         # Memory comes first, so that it does not include the samples.
         memory = peak_of(engine.bind(read_feeds(feeds)), here.device)
-        samples = SampleSet.open(validation).tuned(engine.record.profile)
+        samples = SampleSet.open(validation).tuned(engine.record.build)
         batches = params.batches if here.device == "cuda" else ()
         calls = {batch: _clocked(engine.clock(samples.cycled(batch)), params.seconds) for batch in batches}
     return Isolated(memory=memory, calls=calls)
@@ -311,7 +311,7 @@ def engine_energy(precision: str, folder: Path, machine: Machine, params: Params
         whole_machine(f"energy, {precision}"),
         open_engine(folder, machine, params.inference.on(machine.cores)) as engine,
     ):
-        feeds = samples.tuned(engine.record.profile).cycled(batch)
+        feeds = samples.tuned(engine.record.build).cycled(batch)
         return energy_per_image(machine.device, engine.bind(feeds), batch)
 
 

@@ -57,7 +57,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
     asked, inference = with_tuned_batches(params.benchmark, record.build), params.inference.on(here.cores)
     require_possible(asked.baselines, here.device)
     torch.set_num_threads(inference.threads)
-    samples = SampleSet.open(paths.validation).tuned(record.profile)
+    samples = SampleSet.open(paths.validation).tuned(record.build)
     with whole_node(f"benchmark, {precision}", params.cluster), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         largest = samples.cycled(max(asked.batches))
@@ -65,8 +65,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
         alone = isolated(measure_engine, largest, *places, inference, asked)
         peak_memory = {ENGINE: alone.memory}
         if asked.baselines != (ONNXRUNTIME,):
-            tf32, threads = record.build.tf32, inference.threads
-            peak_memory[EAGER] = isolated(measure_pytorch, largest, paths.weights, tf32, threads, here.device)
+            peak_memory[EAGER] = isolated(measure_pytorch, largest, paths.weights, paths.engine, inference.threads)
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:
             first = samples.cycled(asked.batches[0])
@@ -149,7 +148,7 @@ def race(params: Params, paths: RacePaths) -> None:
     records = {name: record for name, record in found.items() if not differences(record.target, here)}
     record = next(iter(records.values()))
     batch, baseline = quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
-    feeds = SampleSet.open(paths.validation).tuned(record.profile).cycled(batch)
+    feeds = SampleSet.open(paths.validation).tuned(record.build).cycled(batch)
     openers: dict[str, Open] = {
         name: partial(open_contender, paths.engines / name, here, inference) for name in records
     }

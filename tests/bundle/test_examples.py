@@ -27,6 +27,7 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine
+from enginewright.graph.pixels import take_pixels
 
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O0"]
 BATCH = Range(min=2, opt=2, max=4)
@@ -87,6 +88,7 @@ PROFILES = {
     },
     "texts": {"axes": {"sequence": Axis(min=4, opt=8, max=16)}},
 }
+PIXELS = {"boxes": "nhwc", "map": "nchw"}
 TASKS = {"boxes": "detection", "texts": "embedding", "map": "segmentation"}
 
 
@@ -113,7 +115,11 @@ def made(kind, runtime, build, tmp_path, request):
         samples=tuple(Sample(name=f"{i}", sha256=f"{i:064x}", label=None) for i in range(3)),
         values=values,
     )
-    build = build.model_copy(update={"profile": Profile(batch=BATCH, **PROFILES.get(kind, {}))})
+    build = build.model_copy(
+        update={"profile": Profile(batch=BATCH, **PROFILES.get(kind, {})), "pixels": PIXELS.get(kind)}
+    )
+    if kind in PIXELS:
+        onnx.save(take_pixels(onnx.load(path), how, PIXELS[kind]), path)
     machine, engine = describe_machine(runtime), tmp_path / "engine"
     more = {"boxes": BoxesParams(form="yolov8", score=0.3)} if kind == "boxes" else {"tokenizer": tokenizer}
     build_engine(DescribedGraph("fp32", path, manifest, **more), target_of(machine, build.tensorrt), build, engine)
