@@ -63,6 +63,7 @@ class EngineRecord(Record):
     scores: str | None  # model.scores of params.yaml
     task: str = CLASSIFICATION
     boxes: BoxesParams = BoxesParams()  # model.boxes
+    remark: str | None = None  # why `build` is not what params.yaml asks for
 
     @property
     def blueprint(self) -> Blueprint:
@@ -130,10 +131,11 @@ class EngineRecord(Record):
 
 
 class Refusal(Record):
-    """refused.json, in the place of an engine: why there is none of this precision for the GPUs at hand."""
+    """refused.json, in the place of an engine: why there is none of this precision."""
 
     precision: str
     why: str
+    failed: bool = False  # whether the compiler failed, where others would not
 
 
 class LayerTime(Layer):

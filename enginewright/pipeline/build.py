@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
@@ -24,8 +24,8 @@ class BuildPaths(NamedTuple):
 
 
 def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
-    """Write the engine's files and engine.json. If the compiler refuses a precision that a GPU lacks, write
-    refused.json instead of failing, so that the other precisions go on."""
+    """Write the engine's files and engine.json. If a GPU lacks the precision, or the compiler fails on the graph,
+    write refused.json instead of failing, so that the other precisions go on."""
     target, how = Target.read(paths.target), params.build
     samples = SampleSet.open(paths.validation).fed_to(how)
     user_plugins(how.tensorrt.plugins, paths.plugins)
@@ -42,12 +42,15 @@ def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
         record = build_engine(graph, target, how, paths.engine)
         write_comparison(record, paths.converted / "model.onnx", checked_feeds(samples, how.profile), paths.engine)
     except EnginewrightError as error:
-        if not (without := lacking(target, precision)):
+        without, failed = lacking(target, precision), isinstance(error, CompilerError)
+        if not (without or failed):
             raise
-        why = f"compute capability {', '.join(without)} does not have {precision}; {error}"
+        why = f"compute capability {', '.join(without)} does not have {precision}; {error}" if without else str(error)
         with new_folder(paths.engine) as unfinished:
-            Refusal(precision=precision, why=why).write(unfinished / REFUSED)
+            Refusal(precision=precision, why=why, failed=not without).write(unfinished / REFUSED)
         print(f"{precision}: not built: {why}")
         return
+    if record.remark:
+        print(f"{precision}: {record.remark}")
     executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
     print(f"{precision}: {record.size_in_words} in {record.build_seconds:.1f} s; compute layers: {executed}")

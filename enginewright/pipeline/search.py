@@ -29,13 +29,14 @@ from enginewright.precision.floats import (
 )
 from enginewright.precision.in_dialect import (
     Ingredients,
+    for_compiler,
     is_written_here,
     open_rescued,
     quantize_in_dialect,
-    rewritten,
     value_ranges,
 )
-from enginewright.precision.placement import arithmetic_nodes
+from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
+from enginewright.precision.quantize import nodes_reading_bytes
 from enginewright.precision.records import Search, SearchedLayer, digest_of
 from enginewright.precision.rescue import confirming
 from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
@@ -63,10 +64,11 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
     require_kept_exist(keep, plain)
-    graph = rewritten(plain, dialect, precision) or plain
     known, how, held = samples.manifest, params.model, confirming(len(samples))
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
+        given = for_compiler(precision, given, scratch)
+        graph = load_graph(given.graph)
         question = (
             *(graph_sha256(given.graph), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(paths.code)),
             *(rescue, precision, dialect.model_dump(), keep.model_dump(), how.scores),
@@ -76,10 +78,14 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         journal = Journal.about(*question, cluster and cluster.threads)
         ranges = _without(held, plain, measured, samples, journal)
         rounding = _rounding(precision, graph, given, ranges)
-        layers = arithmetic_nodes(graph, rounding.kept)
-        work = shares_of_work(graph, layers, given.sample)
         there = running_on(cluster, graph, scratch) if cluster else None
         convert = _converter(precision, given._replace(ranges=ranges), graph, rounding)
+        layers = arithmetic_nodes(graph, rounding.kept)
+        if not is_written_here(precision, keep, dialect):  # ModelOpt rounds more than that
+            followers = {*layers, *ends_of_attention(graph, layers)}
+            others = nodes_reading_bytes(convert(())) - followers
+            layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
+        work = shares_of_work(graph, layers, given.sample)
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there)
         trial = LayerTrial(checks, rounding, convert, scratch, cluster)

@@ -1,5 +1,6 @@
 """Mend the Q/DQ nodes of ModelOpt that keep TensorRT from fusing kernels. docs/precisions.md has NVIDIA's rules."""
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,15 +61,15 @@ def set_array(value: ir.Value, array: NDArray[Any]) -> None:
     value.dtype = value.const_value.dtype
 
 
-def mend_fusions(model: ir.Model) -> None:
+def mend_fusions(model: ir.Model, kept: Collection[str] = ()) -> None:
     """Write one scale for what a Concat joins, and no Q/DQ nodes between a product and its sum, between weights and a
-    product of floats, or between a product and its activation."""
+    product of floats, between a product and its activation, or before nothing but nodes in `kept`."""
     for node in model.graph:
         if node.op_type in PRODUCTS:
             _free_weights(node)
+    for node in reversed(model.graph):  # what is rounded behind a node decides about it
         if node.op_type == "DequantizeLinear":
-            _free_activation(model.graph, node)
-    for node in reversed(model.graph):  # whether a sum leads to bytes depends on the sums behind it
+            _free_activation(model.graph, node, kept)
         if node.op_type == "Add":
             _free_sum(model.graph, node)
     for scales in _scales_of_concats(model.graph):
@@ -87,14 +88,22 @@ def _free_weights(node: ir.Node) -> None:
             node.replace_input_with(index, weights.exact)
 
 
-def _free_activation(graph: ir.Graph, dequantize: ir.Node) -> None:
+def _free_activation(graph: ir.Graph, dequantize: ir.Node, kept: Collection[str]) -> None:
     """Let each number be changed as it is, and rounded after that alone. The product before it writes no bytes then,
     which some of TensorRT 10.6's cannot: "weightsPtr.h: type() == expectedDataType<T>()", behind a sigmoid on an H200.
+    ModelOpt rounds for all readers of a tensor, also those that are kept, and what only moves numbers to those.
     """
     pair, readers = pair_before(dequantize.outputs[0]), _readers(dequantize)
-    if pair and pair.exact.const_value is None and readers and all(each.op_type in ACTIVATIONS for each in readers):
+
+    def reads_floats(node: ir.Node) -> bool:
+        moves = node.op_type in FUSED_ON and not _leads_to_bytes(node)
+        return node.op_type in ACTIVATIONS or node.name in kept or moves
+
+    if pair and pair.exact.const_value is None and readers and all(map(reads_floats, readers)):
         ir.convenience.replace_all_uses_with(dequantize.outputs[0], pair.exact)
         graph.remove(dequantize, safe=True)
+        if not _readers(pair.quantize):
+            graph.remove(pair.quantize, safe=True)
 
 
 def _is_rounded(value: ir.Value | None) -> bool:

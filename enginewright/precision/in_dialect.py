@@ -25,6 +25,7 @@ from enginewright.graph.passes.for_one_compiler import (
     count_axes_from_end,
     drop_idle_strides,
     pad_before_pooling,
+    pool_for_mean,
     spell_out_col2im,
     spell_out_hard_swish,
 )
@@ -34,12 +35,14 @@ from enginewright.precision.calibration.calibrate import with_ranges
 from enginewright.precision.cast import cast
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import kept_nodes, nodes_in_floats
+from enginewright.precision.placement import ends_of_attention
 from enginewright.precision.quantize import activations, quantize, quantized_activations, set_weights
 from enginewright.precision.records import RESCUE, Mix, Rescue, Search, digest_of, read_rounded
 from enginewright.precision.write_int8 import Bounds, tensors_in_int8, write_int8
 
 REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
     ("tensorrt", "bf16"): (spell_out_hard_swish,),
+    ("tensorrt", "int8"): (pool_for_mean,),
     ("cpu", "bf16"): (drop_idle_strides,),
     ("cpu", "int8"): (pad_before_pooling, drop_idle_strides),
 }
@@ -166,7 +169,7 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
             given.graph,
             precision,
             dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # ModelOpt leaves out what has no range
-            _keeping(given.keep, (*high, *given.spared)),
+            _keeping(given.keep, (*high, *given.spared, *ends_of_attention(graph, given.spared))),
             given.rest,
             given.sample,
         )

@@ -42,7 +42,7 @@ def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:
         onnx.save(product(precision) if PRECISIONS[precision].block else convolution(precision), path)
         try:
             blueprint = replace(read_blueprint(path, build), is_probe=True)
-            layers = load_runtime(runtime).compile(path, blueprint, scratch)
+            layers = load_runtime(runtime).compile(path, blueprint, scratch).layers
         except EnginewrightError:
             return NOT_AT_ALL
     return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)

@@ -132,6 +132,19 @@ def products_of_activations(model: onnx.ModelProto) -> list[str]:
     return [node.name or "" for node in products if _is_activation(node.inputs[1])]
 
 
+def ends_of_attention(model: onnx.ModelProto, products: Collection[str]) -> list[str]:
+    """Return the names of the products that weigh values by the scores which these products compute. TensorRT fuses
+    both products of an attention, or none."""
+    found = []
+    for node in as_ir(model).graph:
+        before = node.inputs[0] if node.op_type == "MatMul" and any(map(_are_shares, node.inputs)) else None
+        while before is not None and (maker := before.producer()) is not None and maker.op_type != "MatMul":
+            before = maker.inputs[0]
+        if before is not None and maker is not None and maker.name in products:
+            found.append(node.name or "")
+    return found
+
+
 def _is_activation(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in FLOATS and value.const_value is None
 

@@ -46,7 +46,8 @@ def quantize(
     a range stays as it is.
     """
     graph = load_graph(source)
-    light, replaced = with_stand_ins(graph, kept_nodes(keep, graph))
+    kept = kept_nodes(keep, graph)
+    light, replaced = with_stand_ins(graph, kept)
     tried = trial_batch(source, sample)
     with scratch_folder() as scratch:
         given, cache, target = (scratch / name for name in ("model.onnx", "calibration.cache", "quantized.onnx"))
@@ -81,7 +82,7 @@ def quantize(
         _put_back(made, made.graph.node(name), place, weights)
     if precision == "fp8":
         _set_fp8_weight_scales(made, amax)
-    mend_fusions(made)
+    mend_fusions(made, kept)
     return ir.to_proto(made)
 
 
@@ -237,6 +238,17 @@ def _require_usable_scales(model: ir.Model) -> None:
                     f"a scale of {pair.exact.name} is too small or too large for the unquantized rest: "
                     "set keep.rest: fp32, or keep the node that reads it"
                 )
+
+
+def nodes_reading_bytes(made: onnx.ModelProto) -> set[str]:
+    """Return the names of the nodes that read activations which were rounded."""
+    constants = {each.name for each in made.graph.initializer}
+    quantize, dequantize = (
+        [node for node in made.graph.node if node.op_type == name] for name in ("QuantizeLinear", "DequantizeLinear")
+    )
+    rounded = {node.output[0] for node in quantize if node.input[0] not in constants}
+    back = {node.output[0] for node in dequantize if node.input[0] in rounded}
+    return {node.name for node in made.graph.node if back.intersection(node.input)}
 
 
 def activations(source: onnx.ModelProto) -> list[str]:

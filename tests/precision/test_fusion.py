@@ -18,7 +18,8 @@ from enginewright.precision import quantize as quantize_module
 from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.floats import nodes_beyond_int8
 from enginewright.precision.fusion import mend_fusions
-from enginewright.precision.quantize import quantize
+from enginewright.precision.placement import arithmetic_nodes, ends_of_attention
+from enginewright.precision.quantize import nodes_reading_bytes, quantize
 
 PRODUCTS = {"Conv", "Gemm", "MatMul"}
 # The activations that operators other than products read as bytes in int8. In fp8 only s does, a sum.
@@ -120,7 +121,7 @@ def test_graphs_for_tensorrt_follow_nvidias_rules(drawn, precision, rest):
 def test_modelopt_alone_still_breaks_them(drawn, monkeypatch):
     """If this fails because ModelOpt mends it, the module `fusion` can go."""
     name, path, _, amax = drawn
-    monkeypatch.setattr(quantize_module, "mend_fusions", lambda model: None)
+    monkeypatch.setattr(quantize_module, "mend_fusions", lambda *_: None)
     broken = broken_rules(quantize(path, "int8", amax, kept(path, amax), "fp16"), "int8")
     assert bool(broken) == name.startswith(MENDED), broken
 
@@ -168,3 +169,14 @@ def test_weights_that_meet_floats_stay_floats(nodes, freed):
     onnx.checker.check_model(found, full_check=True)
     quantized = [node.input[0] for node in found.graph.node if node.op_type == "QuantizeLinear"]
     assert ("w" in quantized) is not freed
+
+
+def test_nothing_is_rounded_where_all_layers_are_spared(drawn):
+    """A search tries that first, to see whether any set of layers keeps the thresholds."""
+    _, path, _, amax = drawn
+    graph = onnx.load(path)
+    whole = quantize(path, "int8", amax, Keep(op_types=(), nodes=()), "fp16")
+    layers = {*arithmetic_nodes(graph, ()), *nodes_reading_bytes(whole)}
+    spared = tuple(map(re.escape, [*layers, *ends_of_attention(graph, layers)]))
+    made = quantize(path, "int8", amax, Keep(op_types=(), nodes=spared), "fp16")
+    assert [node.name for node in made.graph.node if node.op_type == "QuantizeLinear"] == []

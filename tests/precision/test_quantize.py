@@ -250,12 +250,12 @@ def test_only_floats_of_a_graph_of_several_inputs_are_quantized(pair_onnx, pair_
 
 @pytest.mark.parametrize("rest", ["fp32", "fp16"])
 def test_a_mask_of_integers_needs_the_range_of_the_floats_that_it_becomes(tmp_path, rest):
-    """Tokens are averaged so. ModelOpt casts integers to float16 at once where the rest is float16."""
-    nodes = "m = MatMul (x, w) u = Unsqueeze (mask, a) f = Cast<to=1>(u) p = Mul (m, f) y = ReduceSum (p, a)"
+    """A mask weighs tokens so. ModelOpt casts integers to float16 at once where the rest is float16."""
+    nodes = "m = MatMul (x, w) u = Transpose <perm = [0, 2, 1]> (mask) f = Cast<to=1>(u) y = MatMul (f, m)"
     weights = np.random.default_rng(0).normal(0, 0.2, (32, 32)).astype(np.float32)
-    graph = f"g (float[n,32,32] x, int64[n,32] mask) => (float[n,32,1] y) {{ {nodes} }}"
+    graph = f"g (float[n,32,32] x, int64[n,32,32] mask) => (float[n,32,32] y) {{ {nodes} }}"
     path = tmp_path / "model.onnx"
-    onnx.save(model_of_text(graph, {"w": weights, "a": np.array([2])}), path)
+    onnx.save(model_of_text(graph, {"w": weights}), path)
     names = quantized_where_all_have_ranges(path, rest=rest)
     assert "f" in names
     assert "u" not in names

@@ -176,7 +176,7 @@ def test_a_cpu_executes_int4_and_the_others_in_float32(build, tmp_path, runtime,
     save_graph(write_blocks(graph_of("stacks of matrices"), precision, RANGES).model, path)
     sizes = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=2, max=4)), "profiles": ()})
     blueprint, there = read_blueprint(path, sizes), load_runtime(runtime)
-    layers = there.compile(path, blueprint, tmp_path)
+    layers = there.compile(path, blueprint, tmp_path).layers
     assert {layer.precision for layer in layers if layer.computes} == {"int4" if precision == "int4" else "fp32"}
     (session,) = there.load(tmp_path, blueprint, InferenceParams(threads=1, cuda_graph=False), 1)
     assert distance(session.run(feeds)["y"], run_as_written(path)(feeds)["y"]) < 0.03

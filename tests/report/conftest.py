@@ -8,7 +8,7 @@ from support.results import accuracy, agreed
 from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import Profile, Range
 from enginewright.engine.machine import target_of
-from enginewright.engine.record import EngineRecord, Layer, LayerTime
+from enginewright.engine.record import EngineRecord, Layer, LayerTime, Refusal
 from enginewright.graph.interface import Interface, TensorSpec
 from enginewright.measure.agreement import spread
 from enginewright.measure.records import (
@@ -165,7 +165,8 @@ def evidence(machine, build, manifest):
 @pytest.fixture
 def findings(machine):
     def make(*precisions, disturbed=(), **refused):
-        return Findings(machine, precisions, race_of(*precisions, disturbed=disturbed), refused)
+        why = {name: Refusal(precision=name, why=text) for name, text in refused.items()}
+        return Findings(machine, precisions, race_of(*precisions, disturbed=disturbed), why)
 
     return make
 

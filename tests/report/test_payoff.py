@@ -1,8 +1,11 @@
 """A precision must be as fast as must_pay asks."""
 
+from dataclasses import replace
+
 from support.findings import summary_of
 
 from enginewright.core.params.precisions import MustPay
+from enginewright.engine.record import Refusal
 from enginewright.report.verdict import failures_of
 
 
@@ -16,6 +19,15 @@ def test_a_precision_slower_than_must_pay_asks_fails_and_names_the_layers_to_bla
     assert failures_of(found, {"bf16": None, "int8": rule}) == {"bf16": (), "int8": (why,)}
     assert f"- **int8 failed:** {why}.\n" in summary_of(found, int8=rule)
     assert failures_of(found, {"int8": MustPay(over="bf16", times=1.0)})["int8"] == ()
+
+
+def test_a_precision_that_the_compiler_fails_on_fails(findings, evidence):
+    found = findings(evidence("fp32"))
+    refused = {
+        "int8": Refusal(precision="int8", why="a fault", failed=True),
+        "bf16": Refusal(precision="bf16", why="old"),
+    }
+    assert failures_of(replace(found, refused=refused), {}) == {"fp32": (), "int8": ("the compiler failed on it",)}
 
 
 def test_a_failure_by_noisy_ratios_says_so_and_names_the_type_that_the_other_ran_as(findings, evidence):

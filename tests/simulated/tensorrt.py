@@ -1015,6 +1015,12 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             return self._refuse(f"{call} 3: API Usage Error (Runtime shape tensor out of profile: {outside}.)")
         if failing("execute_false"):
             return self._refuse(f"{call} 1: Cuda Runtime (an illegal memory access was encountered)")
+        beyond = [name for name, (_, tuned, _) in self._profile().items() if self._shapes[name][0] > tuned[0]]
+        if failing("beyond_tuned") and beyond:  # in the words of 10.6 on an H200
+            return self._refuse(
+                f"{call} 1: Myelin ([cask.cpp:exec_with_offset:1448] Platform (Cuda) error)",
+                "[checkMacros.cpp::catchCudaError::212] Error Code 1: Cuda Runtime (invalid argument)",
+            )
         if error := cudart.unseen_error():  # of whatever call: CUDA does not tell whose it was
             return self._refuse(f"{call} 1: Cuda Runtime ({error})")
         growing = [name for name in self._engine._tensors() if -1 in self.get_tensor_shape(name)]
@@ -1056,8 +1062,9 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             _report_to(self.profiler, layer["Name"] + _suffix(self.active_optimization_profile), number * part)
         return True
 
-    def _refuse(self, why):
-        self._logger.log(ERROR, why)
+    def _refuse(self, *why):
+        for line in why:
+            self._logger.log(ERROR, line)
         return False
 
 

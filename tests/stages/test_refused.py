@@ -1,11 +1,11 @@
-"""A precision that a GPU lacks stops no other one: the stages pass on why it was not built."""
+"""A precision that was not built stops no other one: the stages pass on why."""
 
 from pathlib import Path
 
 import pytest
 from support.paths import ROOT
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.engine.machine import Target
 from enginewright.engine.record import Refusal, read_engine
@@ -23,10 +23,10 @@ PARAMS = Params.read(ROOT / "params.yaml")
 def build_for(tmp_path, samples, machine, monkeypatch):
     """Run the stage for a target, with a compiler that refuses."""
 
-    def refuse(*_):
-        raise EnginewrightError(WHY)
+    def run(precision, device, *capabilities, error=EnginewrightError):
+        def refuse(*_):
+            raise error(WHY)
 
-    def run(precision, device, *capabilities):
         monkeypatch.setattr(stage, "build_engine", refuse)
         facts = machine.model_dump(include=Target.model_fields.keys()) | {"device": device}
         Target(**facts, capabilities=capabilities, or_newer=False).write(tmp_path / "target.json")
@@ -69,3 +69,9 @@ def test_a_precision_that_a_gpu_lacks_is_recorded_and_passed_on(build_for, tmp_p
 def test_any_other_failure_to_build_is_an_error(build_for, precision, device, capability):
     with pytest.raises(EnginewrightError, match="require hardware"):
         build_for(precision, device, capability)
+
+
+def test_a_compiler_that_fails_is_recorded_as_a_failure(build_for):
+    """MobileNetV3 in int8 was one for TensorRT 10.6 on an H200, and no report of the others was made."""
+    folder = build_for("int8", "cuda", "9.0", error=CompilerError)
+    assert Refusal.read(folder / "refused.json") == Refusal(precision="int8", why=WHY, failed=True)

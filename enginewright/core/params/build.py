@@ -173,6 +173,12 @@ class BuildParams(Section):
         return self.profile, *(self.profile.narrowed(ranges) for ranges in self.profiles)
 
     @property
+    def tuned_for_largest_batch(self) -> "BuildParams":
+        batch = self.profile.batch
+        largest = self.profile.narrowed({"batch": Range(min=batch.min, opt=batch.max, max=batch.max)})
+        return self.model_copy(update={"profile": largest})
+
+    @property
     def with_weights(self) -> "BuildParams":
         """Return the same for a plan that keeps its weights."""
         return self.model_copy(update={"tensorrt": self.tensorrt.model_copy(update={"weights": "inside"})})
@@ -190,8 +196,6 @@ class InferenceParams(Section):
     weights_on_gpu_mb: WeightsOnGPU = "auto"
     """of an engine with build.tensorrt.streaming: how many megabytes of its weights stay on the GPU: a number, all, or
     auto, which is what its free memory holds"""
-    share_scratch: bool = False
-    """of TensorRT: true: requests take turns in one scratch memory; less memory, lower throughput"""
 
     @field_validator("weights_on_gpu_mb", mode="before")
     @classmethod

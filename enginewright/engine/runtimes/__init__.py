@@ -9,7 +9,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from enginewright.core.cores import usable_cores
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES, RuntimeName
-from enginewright.core.params.build import InferenceParams
+from enginewright.core.params.build import BuildParams, InferenceParams
 from enginewright.engine.gpu import NO_GPU, Hardware, find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import UNKNOWN, Layer, LayerTime
@@ -31,6 +31,12 @@ INSTRUCTION_SETS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
 )  # fmt: skip
+
+
+class Compiled(NamedTuple):
+    layers: Sequence[Layer]  # as the engine will execute them, if they can be known
+    build: BuildParams  # as it was built
+    remark: str | None = None  # why that is not as it was asked for
 
 
 class Session(Protocol):
@@ -57,8 +63,8 @@ class Runtime(Protocol):
 
     def device(self) -> str: ...
 
-    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
-        """Write the engine's files into the folder. Return its layers as it will execute them, if they can be known."""
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Compiled:
+        """Write the engine's files into the folder."""
 
     def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
         """Open what `compile` wrote for the same blueprint, as many sessions as `requests`, to be used side by side."""

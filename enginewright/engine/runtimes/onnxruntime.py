@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TensorProto, helper, load_model, save_model
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.facts import RUNTIMES, not_installed
 from enginewright.core.files import scratch_folder
 from enginewright.core.installing import installed_version
@@ -27,14 +27,12 @@ from enginewright.core.text import first_line
 from enginewright.data.feeds import BATCH
 from enginewright.engine.gpu import Stream
 from enginewright.engine.record import Layer, LayerTime
-from enginewright.engine.runtimes import WARM_UP, Arrays, Session, median_times
+from enginewright.engine.runtimes import WARM_UP, Arrays, Compiled, Session, median_times
 from enginewright.engine.runtimes.gpu_session import DeviceSession, Growing, Shape
 from enginewright.graph.as_written import twin_of
 from enginewright.graph.files import data_of, graph_bytes
 from enginewright.graph.interface import Blueprint, Interface
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.for_one_compiler import merge_products
 
 GRAPH = "engine.onnx"
 Layout = Mapping[str, str]  # options of the provider
@@ -73,7 +71,7 @@ class ONNXRuntime:
     def device(self) -> str:
         return device()
 
-    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Compiled:
         """Optimize the graph, whose sizes stay dynamic: the profile is enforced when the engine is fed."""
         build, is_on_gpu = blueprint.build, device() == "cuda"
         if is_on_gpu:
@@ -81,8 +79,6 @@ class ONNXRuntime:
         try:
             with scratch_folder() as scratch:
                 given = onnx
-                if is_on_gpu and (merged := changed_by(load_graph(onnx), merge_products)):
-                    save_graph(merged, given := scratch / "merged.onnx")
                 try:
                     optimize(given, folder, build)
                 except Exception:
@@ -100,9 +96,9 @@ class ONNXRuntime:
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 session.run(None, dict(example))
                 (ran,) = _nodes_by_call(session)
-            return [_layer(node, build.tf32) for node in ran]
+            return Compiled([_layer(node, build.tf32) for node in ran], build)
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
-            raise EnginewrightError(f"ONNX Runtime cannot compile {onnx}: {first_line(error)}") from None
+            raise CompilerError(f"ONNX Runtime cannot compile {onnx}: {first_line(error)}") from None
 
     def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
         options = options_for(inference.threads)

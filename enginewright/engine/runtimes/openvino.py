@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import CompilerError
 from enginewright.core.facts import not_installed
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.engine.record import Layer, LayerTime
-from enginewright.engine.runtimes import WARM_UP, Arrays, CallTimes, median_times
+from enginewright.engine.runtimes import WARM_UP, Arrays, CallTimes, Compiled, median_times
 from enginewright.engine.runtimes.openvino_graph import openvino, read_graph
 from enginewright.graph.interface import Blueprint
 
@@ -40,7 +40,7 @@ class OpenVINO:
     def device(self) -> str:
         return "cpu"
 
-    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Compiled:
         profile, shapes = blueprint.build.profile, {}
         try:
             model = read_graph(onnx)
@@ -50,9 +50,9 @@ class OpenVINO:
             model.reshape(shapes)
             compiled = openvino().Core().compile_model(model, "CPU", _settings(threads=0))
         except Exception as error:  # OpenVINO's own exceptions share no base class
-            raise EnginewrightError(f"OpenVINO cannot compile {onnx}: {in_one_line(error)}") from None
+            raise CompilerError(f"OpenVINO cannot compile {onnx}: {in_one_line(error)}") from None
         (folder / BLOB).write_bytes(compiled.export_model().getvalue())
-        return list(map(_layer, _executed(compiled)))
+        return Compiled(list(map(_layer, _executed(compiled))), blueprint.build)
 
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int

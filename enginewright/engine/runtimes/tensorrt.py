@@ -10,17 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.facts import not_installed
 from enginewright.core.params.build import Bound, BuildParams, InferenceParams, WeightsOnGPU
 from enginewright.core.process import run_apart
 from enginewright.core.progress import Phases
 from enginewright.core.text import file_size, first_few
+from enginewright.data.feeds import BATCH
 from enginewright.engine.gpu import Stream, find_gpu, free_memory
 from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
-from enginewright.engine.runtimes import WARM_UP, Arrays, median_times
+from enginewright.engine.runtimes import WARM_UP, Arrays, Compiled, median_times
 from enginewright.engine.runtimes import tensorrt_library as nvidia
-from enginewright.engine.runtimes.gpu_session import DeviceSession, Scratch
+from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt_library import Library
 from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint
@@ -49,26 +50,46 @@ class TensorRT(Library):
     def device(self) -> str:
         return "cuda"
 
-    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Compiled:
         """Build in a process of its own. Of 10.6's builder nothing but its process's end ends a build: told to stop, it
         took 107 further steps and 47 s on an H200."""
         # A new one can be sent there: this one may have a log, which is the library's.
         return run_apart(f"the build of {onnx}", TensorRT(self.name).compile_here, onnx, blueprint, folder)
 
-    def compile_here(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
+    def compile_here(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Compiled:
         options = blueprint.build.tensorrt
         for path, name in zip(options.plugins, options.plugin_names, strict=True):
             shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
-        plan = self._plan(onnx, blueprint, folder)
+        plan, remark = self._plan(onnx, blueprint, folder), None
         if options.is_stripped and plan.nbytes > graph_bytes(onnx) // MOST_COMPRESSED:
-            plan, blueprint = self._smaller(plan, onnx, blueprint, folder)
+            plan, blueprint, remark = self._smaller(plan, onnx, blueprint, folder)
         if blueprint.build.tensorrt.is_stripped:  # likewise; the first file refers to the second by its name
             for file in graph_files(onnx):
                 shutil.copyfile(file, folder / (WEIGHTS if file == onnx else file.name))
         (folder / PLAN).write_bytes(plan)
         gpu, targets = find_gpu(), options.compute_capabilities
-        runs_here = gpu is not None and (not self.is_rtx or gpu.capability in targets)
-        return self._layers(folder, blueprint) if runs_here else []
+        if gpu is None or (self.is_rtx and gpu.capability not in targets):
+            return Compiled([], blueprint.build, remark)
+        batch = blueprint.build.profile.batch
+        if batch.opt < batch.max and (why := self._why_not_at_largest(folder, blueprint)):
+            blueprint = replace(blueprint, build=blueprint.build.tuned_for_largest_batch)
+            (folder / PLAN).write_bytes(self._plan(onnx, blueprint, folder))
+            remark = f"it is tuned for batch {batch.max}: tuned for {batch.opt}, it could not run {batch.max} ({why})"
+            if why := self._why_not_at_largest(folder, blueprint):
+                raise CompilerError(f"{onnx}, tuned for batch {batch.opt} or for {batch.max}: {why}")
+        return Compiled(self._layers(folder, blueprint), blueprint.build, remark)
+
+    def _why_not_at_largest(self, folder: Path, blueprint: Blueprint) -> str | None:
+        """Run the largest batch. On an H200, 10.6 built engines in bf16 and fp8 that ran batch 33 and not 64, as they
+        were tuned for 32: "Myelin (Platform (Cuda) error)". Too little memory is no fault of the engine."""
+        profile = blueprint.build.profile
+        (session,) = self.load(folder, blueprint, InferenceParams(cuda_graph=False), requests=1)
+        with closing(session):
+            try:
+                session.run(blueprint.interface.zeros(profile.at("opt") | {BATCH: profile.batch.max}))
+            except EnginewrightError as error:
+                return None if nvidia.MORE_MEMORY in str(error) else str(error)
+        return None
 
     def _plan(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Any:
         """Build a strongly typed network: the graph says which operator runs in which type."""
@@ -86,35 +107,36 @@ class TensorRT(Library):
             # With 700 MB left, 10.6 said on an H200 "Cask (no further information)" and "invalid resource handle".
             scarce = f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {nvidia.MORE_MEMORY}"
             why = self.why(scarce if free < SCARCE else "")
-            raise EnginewrightError(f"{self.title} cannot build {onnx}: {why}")
+            kind = EnginewrightError if free < SCARCE else CompilerError
+            raise kind(f"{self.title} cannot build {onnx}: {why}")
         del parser  # only now, since it holds the network's weights
         return plan
 
-    def _smaller(self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint]:
+    def _smaller(
+        self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path
+    ) -> tuple[Any, Blueprint, str | None]:
         """Return the plan with its weights if that is smaller: of a tiny network, it had fewer kernels on an H200."""
         with_weights = replace(blueprint, build=blueprint.build.with_weights)
         whole = self._plan(onnx, with_weights, folder)
         if whole.nbytes > stripped.nbytes:
-            return stripped, blueprint
-        print(
-            f"the engine keeps its weights (build.tensorrt.weights: stripped): with them the plan takes "
-            f"{file_size(whole.nbytes)}, and without {file_size(stripped.nbytes)}, as it has more kernels then",
-            file=sys.stderr,
+            return stripped, blueprint, None
+        sizes = f"{file_size(whole.nbytes)}, and without {file_size(stripped.nbytes)}, as it has more kernels then"
+        return (
+            whole,
+            with_weights,
+            f"it keeps its weights (build.tensorrt.weights: stripped): with them it takes {sizes}",
         )
-        return whole, with_weights
 
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """Deserialize one engine; each request has a context and a stream of its own."""
-        shares, replays = inference.share_scratch, inference.cuda_graph
-        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, 1 if shares else requests)
-        scratch = Scratch(engine.device_memory_size_v2, requests) if shares and requests > 1 else None
-        sessions = []
+        replays, sessions = inference.cuda_graph, []
+        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, requests)
         for _ in range(requests):
-            context, stream = self._context(engine, replays, scratch), Stream()
+            context, stream = self._context(engine, replays), Stream()
             executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, replays and self.is_rtx)
-            sessions.append(DeviceSession(stream, executor, blueprint, replays and not self.is_rtx, scratch))
+            sessions.append(DeviceSession(stream, executor, blueprint, replays and not self.is_rtx))
         return sessions
 
     def trace(
@@ -302,24 +324,19 @@ class TensorRT(Library):
             raise EnginewrightError(f"{self.title} cannot load {plan}: {self.why(again)}")
         return engine
 
-    def _context(self, engine: Any, replay: bool = False, scratch: Scratch | None = None) -> Any:
+    def _context(self, engine: Any, replay: bool = False) -> Any:
         trt = self.trt
-        strategies = trt.ExecutionContextAllocationStrategy
-        strategy = strategies.USER_MANAGED if scratch else strategies.STATIC
         if self.is_rtx:
             settings, kernels = engine.create_runtime_config(), trt.DynamicShapesKernelSpecializationStrategy
             # By default it starts with slower kernels, and compiles the right ones for a shape while it is being timed.
             settings.dynamic_shapes_kernel_specialization_strategy = kernels.EAGER
-            settings.set_execution_context_allocation_strategy(strategy)
             if replay:
                 settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
             context = engine.create_execution_context(settings)
         else:
-            context = engine.create_execution_context(strategy)
+            context = engine.create_execution_context()
         if context is None:
             raise EnginewrightError(f"{self.title} cannot make the engine ready: {self.why()}")
-        if scratch:
-            context.set_device_memory(scratch.address, scratch.size)
         return context
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:

@@ -308,7 +308,7 @@ def test_a_bias_and_an_activation_are_part_of_a_product_of_tokens_in_rows_and_co
     path, feeds = tmp_path / "model.onnx", {"x": rng.normal(size=(8, 4, 4, 24)).astype(np.float32)}
     onnx.save(write_int8(model, {"x": Bounds(-4, 4), "c": Bounds(-0.2, 4)}, (), LARGEST_WEIGHT), path)
     openvino, blueprint = load_runtime("openvino"), read_blueprint(path, build)
-    layers = openvino.compile(path, blueprint, tmp_path)
+    layers = openvino.compile(path, blueprint, tmp_path).layers
     steps = [layer.name for layer in layers if layer.kind in ("Eltwise", "FakeQuantize")]
     assert sorted(steps) == ["x.rounded", "y"]
     (session,) = openvino.load(tmp_path, blueprint, inference, 1)
@@ -459,5 +459,5 @@ def test_a_residual_sum_has_no_kernel_of_its_own(varies, build, tmp_path):
     batch = Range(min=1, opt=4, max=8) if varies else Range(min=4, opt=4, max=4)
     profile = build.model_copy(update={"profile": Profile(batch=batch)})
     blueprint = read_blueprint(tmp_path / "model.onnx", profile)
-    layers = load_runtime("openvino").compile(tmp_path / "model.onnx", blueprint, tmp_path)
+    layers = load_runtime("openvino").compile(tmp_path / "model.onnx", blueprint, tmp_path).layers
     assert {layer.kind for layer in layers if layer.precision == "int8"} - {"Reorder"} == {"Convolution"}
