@@ -21,8 +21,6 @@ from enginewright.data.feeds import Feeds
 from enginewright.data.preprocessing import in_layout
 from enginewright.engine.record import RECORD, EngineRecord
 from enginewright.engine.runtimes import load_runtime
-from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.pixels import take_pixels
 from enginewright.measure.benchmark import peak_of, read_feeds
 from enginewright.measure.records import PeakMemory
 from enginewright.measure.timing import Bind
@@ -87,10 +85,6 @@ def open_baseline(
     blueprint = replace(record.blueprint, example=example)
     runtime = load_runtime(ONNXRUNTIME)
     with scratch_folder() as folder:
-        if record.build.pixels:
-            whole = take_pixels(load_graph(onnx), record.preprocessing, record.build.pixels)
-            onnx = folder / "of_pixels.onnx"
-            save_graph(whole, onnx)
         runtime.compile(onnx, blueprint, folder)
         (session,) = runtime.load(folder, blueprint, inference, requests=1)
         with closing(session):
