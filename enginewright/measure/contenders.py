@@ -94,6 +94,9 @@ def open_baseline(
 class OfPixels(nn.Module):
     """A model that normalizes bytes itself, in a single step on its device."""
 
+    scale: torch.Tensor
+    shift: torch.Tensor
+
     def __init__(self, model: nn.Module, how: Preprocessing) -> None:
         super().__init__()
         self.model, shape = model, (-1,) if how.layout == "nhwc" else (-1, 1, 1)
