@@ -198,6 +198,9 @@ def test_the_example_answers_as_the_engine(kind, runtime, build, inference, tmp_
         best = answers["table"][0, 4:].max()
         assert scores[0] == pytest.approx(best, abs=1e-4)
     require_cpp(kind, runtime, bundle, together, said, answers, tmp_path)
+    if kind in PIXELS:
+        assert "data_type: TYPE_UINT8" in (bundle / "triton/resnet18-fp32/config.pbtxt").read_text()
+        assert {"openvino": "-ip u8", "onnxruntime": "np.uint8"}[runtime] in (bundle / "reproduce.sh").read_text()
     verified, _ = ran(sys.executable, "-S", "verify.py", cwd=bundle)
     assert verified == "all files are as they were made\n"
 
