@@ -1,12 +1,11 @@
 """Measure the speed of one engine: beside its baselines, with several requests in flight, by layers, and by itself."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
@@ -27,6 +26,7 @@ from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_eng
 from enginewright.engine.runtimes import load_runtime
 from enginewright.measure.records import (
     ENGINE,
+    RUNS_FOR_P99,
     AtSize,
     Energy,
     Isolated,
@@ -154,6 +154,26 @@ def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float,
 SLICES = 5
 
 
+class Answered(NamedTuple):
+    """What clients were answered that ask at once, in slices of time."""
+
+    batch: int
+    requests: int
+    seconds: list[float]  # of each answer
+    rates: list[float]  # answers a second, in each slice
+
+    @property
+    def summary(self) -> Throughput:
+        return Throughput(
+            batch=self.batch,
+            requests=self.requests,
+            runs=len(self.seconds),
+            images_per_second=self.batch * median(self.rates),
+            p50=1000 * float(np.percentile(self.seconds, 50)),
+            p99=1000 * float(np.percentile(self.seconds, 99)),
+        )
+
+
 class Client(NamedTuple):
     """A client that asks from one thread only: ONNX Runtime keeps its captured CUDA graphs by thread."""
 
@@ -163,8 +183,8 @@ class Client(NamedTuple):
 
 def engine_throughput(
     folder: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
-) -> tuple[Throughput, ...]:
-    found: list[Throughput] = []
+) -> list[Answered]:
+    found: list[Answered] = []
     with ExitStack() as opened:
         counts = sorted({1, *params.requests})  # the others are compared with one request at a time
         engines = {requests: open_engines(folder, here, inference, requests) for requests in counts}
@@ -177,28 +197,28 @@ def engine_throughput(
                 requests: [Client(engine.bind(feeds), thread) for engine, thread in zip(group, threads, strict=False)]
                 for requests, group in engines.items()
             }
-            found += measure_throughput(clients, batch, params.seconds)
-    return tuple(found)
+            found += measure_throughput(clients, batch, params.seconds, (params.within_ms or 0.0) / 1000)
+    return found
 
 
-def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seconds: float) -> list[Throughput]:
-    rates, latencies = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
-    for _ in range(SLICES):
-        for requests, group in clients.items():
-            answers, took = ask_at_once(group, seconds / SLICES)
-            rates[requests].append(len(answers) / took)
-            latencies[requests] += answers
-    return [
-        Throughput(
-            batch=batch,
-            requests=requests,
-            runs=len(times),
-            images_per_second=batch * median(rates[requests]),
-            p50=1000 * float(np.percentile(times, 50)),
-            p99=1000 * float(np.percentile(times, 99)),
-        )
-        for requests, times in latencies.items()
-    ]
+def measure_throughput(
+    clients: Mapping[int, Sequence[Client]], batch: int, seconds: float, limit: float = 0.0
+) -> list[Answered]:
+    """Ask in turns. What answers within the limit is asked on until its p99 is known."""
+    found = [Answered(batch, requests, [], []) for requests in clients]
+    for number in count():
+        asked = [
+            each
+            for each in found
+            if number < SLICES or (len(each.seconds) < RUNS_FOR_P99 and median(each.seconds) <= limit)
+        ]
+        if not asked:
+            break
+        for each in asked:
+            answers, took = ask_at_once(clients[each.requests], seconds / SLICES)
+            each.rates.append(len(answers) / took)
+            each.seconds.extend(answers)
+    return found
 
 
 def ask_at_once(clients: Sequence[Client], seconds: float) -> tuple[list[float], float]:

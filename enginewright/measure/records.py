@@ -213,6 +213,38 @@ class Throughput(Record):
     p99: float
 
 
+class Kept(Record):
+    """The samples a second of a setting, and its p99 with an interval. Times are milliseconds."""
+
+    batch: int  # the most samples in one
+    requests: int  # in flight
+    delay: float  # that the first sample of a batch waits for others
+    images_per_second: float  # 0 if no rate that was run kept the latency
+    p99: float
+    low: float
+    high: float
+
+    @property
+    def in_words(self) -> str:
+        setting = f"batch {self.batch}, {self.requests} in flight" + (
+            f", delay {self.delay:.2f} ms" if self.delay else ""
+        )
+        return f"{self.images_per_second:,.0f}, p99 {self.p99:.2f} ms ({self.low:.2f} to {self.high:.2f}): {setting}"
+
+
+class Within(Record):
+    """The most samples a second of which 99 of 100 are answered within so many milliseconds."""
+
+    milliseconds: float
+    back_to_back: Kept | None  # None if nothing that was measured is as fast
+    at_random: Kept | None  # likewise: samples come one by one, at random times
+    promised: float  # samples a second, which the simulation found for `at_random`, with an interval
+    low: float
+    high: float
+    least: float  # the smallest p99 that was measured
+    curve: tuple[tuple[float, float], ...]  # other latencies, and what the simulation found for them
+
+
 class Contention(Record):
     """The processor time that a race could not have, counted in cores."""
 
@@ -274,6 +306,7 @@ class Benchmark(Record):
     gpu: GpuConditions | None
     pytorch: str  # the version that the baselines ran on
     sizes: tuple[AtSize, ...] = ()  # the smallest of the axis first
+    within: Within | None = None  # if benchmark.within_ms asks for it
 
 
 class Trace(Record):

@@ -36,6 +36,7 @@ from enginewright.measure.exported_times import FILE, write_exported_times
 from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark, Isolated
 from enginewright.measure.timing import Bind, ContentionWatch, contention_problems, whole_machine
+from enginewright.measure.within import search_within
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
 
@@ -75,6 +76,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             watches: list[AbstractContextManager[object]] = [contention_watch, *([sampler] if sampler else [])]
             race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
             sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
+        answered = engine_throughput(paths.engine, here, inference, samples, asked)
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,
@@ -83,13 +85,14 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             latencies=race.latencies,
             ratios=race.ratios,
             pace=race.pace,
-            throughput=engine_throughput(paths.engine, here, inference, samples, asked),
+            throughput=tuple(each.summary for each in answered),
             contention=contention_watch.contention,
             peak_memory=peak_memory,
             isolated_compute=alone.compute,
             gpu=sampler.conditions() if sampler else None,
             pytorch=torch.__version__,
             sizes=sizes,
+            within=search_within(paths.engine, here, inference, samples, answered, asked),
         )
     _write(paths.report, summary, race, alone, sampler)
     for ratio in summary.ratios:

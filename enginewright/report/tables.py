@@ -300,6 +300,20 @@ def throughputs(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("precision")
 
 
+def within_table(findings: Findings) -> pd.DataFrame:
+    """Give what serves the most within the latency of benchmark.within_ms."""
+    rows = {}
+    for entry in findings.precisions:
+        if found := entry.benchmark.within:
+            none = f"none: p99 is {found.least:.2f} ms at least"
+            rows[entry.precision] = {
+                f"{findings.kind}/s at random times": found.at_random.in_words if found.at_random else none,
+                "simulated": f"{found.promised:,.0f} ({found.low:,.0f} to {found.high:,.0f})",
+                f"{findings.kind}/s back to back": found.back_to_back.in_words if found.back_to_back else none,
+            }
+    return _frame(rows)
+
+
 def memory_table(findings: Findings) -> pd.DataFrame:
     def written(peak: PeakMemory) -> str:
         return f"{peak.host:.0f}" + (f" + {peak.device:.0f} on the GPU" if peak.device else "")

@@ -63,6 +63,8 @@ def write_pictures(findings: Findings, nights: pd.DataFrame, folder: Path) -> No
     }
     if sizes := size_pictures(findings):
         parts["sizes"] = {"": sizes}
+    if within := within_pictures(findings):
+        parts["within"] = {"": within}
     if trends := draw_trends(nights):
         parts["trend"] = trends
     for name, drawn in parts.items():
@@ -173,6 +175,26 @@ def throughput_pictures(findings: Findings) -> list[Figure]:
         drawn = draw_rows(f"throughput-{batch}", f"Throughput at batch {batch}", rows, f"{kind}/s, at most")
         pictures.append(Figure(f"Batch {batch}", drawn))
     return pictures
+
+
+def within_pictures(findings: Findings) -> list[Figure]:
+    """Draw the samples a second at random times over the latency, as simulated; what was run is a dot."""
+    curves, looks = [], looks_of(findings)
+    for entry in findings.precisions:
+        name, found = entry.precision, entry.benchmark.within
+        if found:
+            dots = [Dot(ran.p99, ran.images_per_second, looks[name], ran.in_words) for ran in (found.at_random,) if ran]
+            curves.append(Curve(name, found.curve, looks[name], tuple(dots)))
+    if not curves:
+        return []
+    places = [place for curve in curves for place in (*curve.points, *(dot[:2] for dot in curve.dots))]
+    across, up = from_zero(x for x, _ in places), from_zero(y for _, y in places)
+    axes = Axes(across, up, "ms that 99 of 100 requests stay within", f"{findings.kind}/s")
+    title = "Throughput over latency, at random times"
+    described = "; ".join(
+        f"{curve.label}: {', '.join(f'{y:,.0f} within {short(x)} ms' for x, y in curve.points)}" for curve in curves
+    )
+    return [Figure(title, draw_curves("within", title, f"{described}.", curves, axes))]
 
 
 def error_pictures(findings: Findings) -> list[Figure]:

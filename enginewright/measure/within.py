@@ -1,0 +1,226 @@
+"""Find how many samples a second an engine serves while 99 of 100 requests are answered within a latency.
+
+Where clients ask back to back, the throughput pass tells. Where single samples come at random times, a server gathers
+them into batches: such a queue is simulated with the calls that the pass timed, in milliseconds for each setting. Then
+the best setting is run in earnest, and at lower rates until it keeps the latency.
+"""
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
+from math import inf
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright.core.params.build import BenchmarkParams, InferenceParams
+from enginewright.data.sample_set import SampleSet
+from enginewright.engine.engine import open_engines
+from enginewright.engine.machine import Machine
+from enginewright.measure.benchmark import Answered
+from enginewright.measure.records import Kept, Within
+from enginewright.measure.timing import Contender
+
+DELAYS = (0.0, 0.1, 0.25)  # that the first sample of a batch waits for others, as shares of the latency
+LIMITS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # of the curve, likewise
+SIMULATED = 4000  # samples
+STEPS = 8  # of halving between no load and the most that could be answered
+SIMPLER = 1.01  # a larger batch, more requests in flight or a longer delay must gain more than this
+QUANTILES = 1000  # of the calls of each batch size and number of requests in flight
+WINDOWS = 20  # of measured time, which are drawn anew for intervals
+QUEUES, DRAWS = 40, 400  # so often: for the rate that is simulated, and for p99 of a run
+SECONDS, MOST_SECONDS, FEWEST_RUN = 2.0, 10.0, 500  # of a run in earnest, which has so many samples if time allows
+TRIES, SLOWER = 5, 0.9  # runs, each at this share of the rate before
+
+Asks = Sequence[Contender]  # by the samples in a batch, counted from 1
+
+
+class Setting(NamedTuple):
+    batch: int  # the most samples in one
+    requests: int  # in flight
+    delay: float  # seconds that the first sample of a batch waits for others
+
+    def ready(self, arrivals: Sequence[float], first: int) -> float:
+        """Return when the batch that begins with a sample may leave: it is full, or has waited long enough."""
+        last = first + self.batch - 1
+        return min(arrivals[first] + self.delay, arrivals[last] if last < len(arrivals) else inf)
+
+    def stop(self, arrivals: Sequence[float], first: int, now: float) -> int:
+        """Return the number of the sample that follows those in the batch."""
+        return bisect_right(arrivals, now, first + 1, min(first + self.batch, len(arrivals)))
+
+
+class Queue:
+    """A queue of samples that come at random times. With `again`, calls are those of windows that are drawn anew."""
+
+    def __init__(self, answered: Sequence[Answered], padded: bool, rng: np.random.Generator, again: bool = False):
+        self.arrivals = rng.exponential(size=SIMULATED).cumsum()  # one a second
+        self.luck = rng.integers(QUANTILES, size=SIMULATED).tolist()  # which of the quantiles the call of each takes
+        self.padded = padded  # whether all batches are filled up to the largest, as Triton does for OpenVINO
+        times = {
+            (each.batch, each.requests): _redrawn(each.seconds, rng) if again else each.seconds for each in answered
+        }
+        at = (np.arange(QUANTILES) + 0.5) / QUANTILES
+        self.calls = {key: np.quantile(of, at).tolist() for key, of in times.items()}
+
+    def filled_up(self, batch: int) -> list[int]:
+        """Return the size that a batch of 1, 2 and so on is filled up to: the next of those that were timed."""
+        sizes = {batch} if self.padded else {size for size, _ in self.calls}
+        return [min(size for size in sizes if size >= samples) for samples in range(1, batch + 1)]
+
+    def seconds(self, setting: Setting) -> list[list[list[float]]]:
+        """Return the quantiles of calls by the number in flight and the samples in a batch, both counted from 1."""
+        timed = {requests for _, requests in self.calls}
+        counts = [min(each for each in timed if each >= busy) for busy in range(1, setting.requests + 1)]
+        return [[self.calls[size, count] for size in self.filled_up(setting.batch)] for count in counts]
+
+    def keeps(self, setting: Setting, rate: float, limit: float) -> bool:
+        """Tell whether 99 of 100 samples are answered within the limit, and stop as soon as they cannot be."""
+        answers = simulate((self.arrivals / rate).tolist(), self.luck, self.seconds(setting), setting)
+        late = (seconds for seconds in answers if seconds > limit)
+        return next(islice(late, SIMULATED // 100, None), None) is None
+
+    def most(self, setting: Setting, limit: float, least: float = 0.0) -> float:
+        """Return the highest rate within the limit, or 0 if that is not above `least`."""
+        high = setting.batch * setting.requests / float(np.mean(self.seconds(setting)[-1][-1]))
+        low = max(SIMPLER * least, high / 2**STEPS)
+        if low >= high or not self.keeps(setting, low, limit):
+            return 0.0
+        for _ in range(STEPS):
+            rate = (low + high) / 2
+            low, high = (rate, high) if self.keeps(setting, rate, limit) else (low, rate)
+        return low
+
+    def best(self, limit: float) -> tuple[Setting | None, float]:
+        """Return the setting with the highest rate within a limit in seconds. Of those that are alike, the simplest."""
+        chosen, most = None, 0.0
+        for requests, batch, delay in sorted((key[1], key[0], share * limit) for key in self.calls for share in DELAYS):
+            setting = Setting(batch, requests, delay)
+            if (batch > 1 or not delay) and (rate := self.most(setting, limit, most)):
+                chosen, most = setting, rate
+        return chosen, most
+
+
+def simulate(
+    arrivals: Sequence[float], luck: Sequence[int], seconds: Sequence[Sequence[Sequence[float]]], setting: Setting
+) -> Iterator[float]:
+    """Yield the seconds until each sample is answered. When a call begins or ends, what is left of the others goes on
+    as fast as calls do with so many in flight."""
+    busy = list[tuple[float, int, int]]()  # what is left of a call, its first sample, and the one after its last
+    now, first = 0.0, 0
+    while first < len(arrivals) or busy:
+        whole = [seconds[len(busy) - 1][stop - start - 1][luck[start]] for _, start, stop in busy]
+        ends = [now + left * each for (left, _, _), each in zip(busy, whole, strict=True)]
+        begins = inf
+        if first < len(arrivals) and len(busy) < setting.requests:
+            begins = max(now, setting.ready(arrivals, first))
+        passed, now = now, min([begins, *ends])
+        busy = [(left - (now - passed) / each, *of) for (left, *of), each in zip(busy, whole, strict=True)]
+        if begins == now:
+            busy.append((1.0, first, setting.stop(arrivals, first, now)))
+            first = busy[-1][-1]
+        else:
+            _, start, stop = busy.pop(ends.index(now))
+            yield from (now - arrival for arrival in arrivals[start:stop])
+
+
+def serve(
+    workers: Sequence[tuple[Asks, ThreadPoolExecutor]], arrivals: Sequence[float], setting: Setting
+) -> NDArray[np.float64]:
+    """Answer samples that come at these times, and return the seconds until each was answered."""
+    for ask, thread in ((ask, thread) for asks, thread in workers for ask in asks):
+        thread.submit(ask).result()  # one after the other: a capture must have the GPU to itself
+    answered, turn, first, began = np.zeros(len(arrivals)), Lock(), 0, time.perf_counter()
+
+    def work(asks: Asks) -> None:
+        nonlocal first
+        while True:
+            with turn:
+                if (start := first) == len(arrivals):
+                    return
+                time.sleep(max(0.0, began + setting.ready(arrivals, start) - time.perf_counter()))
+                first = stop = setting.stop(arrivals, start, time.perf_counter() - began)
+            asks[stop - start - 1]()
+            answered[start:stop] = time.perf_counter() - began - np.array(arrivals[start:stop])
+
+    for future in [thread.submit(work, asks) for asks, thread in workers]:
+        future.result()
+    return answered
+
+
+def search_within(
+    folder: Path,
+    here: Machine,
+    inference: InferenceParams,
+    samples: SampleSet,
+    answered: Sequence[Answered],
+    params: BenchmarkParams,
+) -> Within | None:
+    """Search with what the throughput pass timed, and run what was found."""
+    if params.within_ms is None:
+        return None
+    limit, rng, padded = params.within_ms / 1000, np.random.default_rng(params.seed), here.runtime == "openvino"
+    queue = Queue(answered, padded, rng)
+    setting, promised = queue.best(limit)
+    at_random, low, high = None, 0.0, 0.0
+    if setting:
+        again = (Queue(answered, padded, rng, again=True) for _ in range(QUEUES))
+        low, high = _middle([each.most(setting, limit) for each in again], params.confidence)
+        with ExitStack() as opened:
+            workers, filled = list[tuple[Asks, ThreadPoolExecutor]](), queue.filled_up(setting.batch)
+            for engine in map(opened.enter_context, open_engines(folder, here, inference, setting.requests)):
+                bound = {size: engine.bind(samples.cycled(size)) for size in {*filled}}
+                workers.append(([bound[size] for size in filled], opened.enter_context(ThreadPoolExecutor(1))))
+            for rate in promised * SLOWER ** np.arange(TRIES):
+                count = 1 + int(rate * min(MOST_SECONDS, max(SECONDS, FEWEST_RUN / rate)))
+                took = serve(workers, (rng.exponential(size=count).cumsum() / rate).tolist(), setting)
+                at_random = _kept(setting, float(rate), took, params.confidence, rng)
+                if at_random.p99 <= params.within_ms:
+                    break
+            else:
+                at_random = at_random and at_random.model_copy(update={"images_per_second": 0.0})
+    fitting = (each for each in answered if each.summary.p99 <= params.within_ms)
+    back_to_back = None
+    if best := max(fitting, key=lambda each: each.summary.images_per_second, default=None):
+        rate, alike = best.summary.images_per_second, Setting(best.batch, best.requests, 0.0)
+        back_to_back = _kept(alike, rate, best.seconds, params.confidence, rng)
+    return Within(
+        milliseconds=params.within_ms,
+        back_to_back=back_to_back,
+        at_random=at_random,
+        promised=promised,
+        low=low,
+        high=high,
+        least=min(each.summary.p99 for each in answered),
+        curve=tuple((share * params.within_ms, queue.best(share * limit)[1]) for share in LIMITS),
+    )
+
+
+def _kept(
+    setting: Setting,
+    rate: float,
+    took: Sequence[float] | NDArray[np.float64],
+    confidence: float,
+    rng: np.random.Generator,
+) -> Kept:
+    batch, requests, delay = setting
+    p99, drawn = np.percentile(took, 99), [np.percentile(_redrawn(took, rng), 99) for _ in range(DRAWS)]
+    low, high = _middle(drawn, confidence)
+    times = {"delay": 1000 * delay, "p99": 1000 * p99, "low": 1000 * low, "high": 1000 * high}
+    return Kept(batch=batch, requests=requests, images_per_second=rate, **times)
+
+
+def _redrawn(times: Sequence[float] | NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    windows = np.array_split(times, min(WINDOWS, len(times)))
+    return np.concatenate([windows[number] for number in rng.integers(len(windows), size=len(windows))])
+
+
+def _middle(drawn: Sequence[float], confidence: float) -> tuple[float, float]:
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
