@@ -2,9 +2,10 @@
 
 import sys
 
-from enginewright.core.cores import share_cores
+from enginewright.core.cores import read_usage, share_cores, threads_in_words
 from enginewright.core.process import end_with_parent, escape_what_is_printed, outlive_crashes
 
+COMPUTING = ("weights", "reference", "calibrate", "rescue", "search")  # for long, with all cores
 RACING = ("benchmark", "race")  # PyTorch, which is to be as fast as it can be
 
 if __name__ == "__main__":
@@ -14,9 +15,13 @@ if __name__ == "__main__":
     outlive_crashes(name)
     if name not in RACING:
         share_cores()
+    before = read_usage()
     # Now, as its packages take a while, and Ctrl-C may come then.
     from enginewright.pipeline import STAGES, run_stage, stage_of
 
     if name not in STAGES:
         sys.exit(f"python3 -m stages NAME: '{name}' is no stage; there are {', '.join(sorted(STAGES))}")
-    run_stage(stage_of(name))
+    stage = stage_of(name)
+    if name in COMPUTING and (line := threads_in_words(before)):
+        print(f"{name}: {line}", flush=True)
+    run_stage(stage)

@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
@@ -26,9 +27,10 @@ from ruamel.yaml import YAML
 
 from enginewright.core.facts import PrecisionName
 from enginewright.core.params.all import Params, overlay
+from enginewright.data.run_all import Running
 from enginewright.data.sample_set import AT_ONCE, Part, SampleSet, cut
-from enginewright.engine.build import EngineWork
-from enginewright.graph.as_written import GraphWork
+from enginewright.engine.engine import running_engine
+from enginewright.graph.as_written import running_graph
 from enginewright.precision.calibration.calibrate import Measuring
 
 ROOT, ARTIFACTS = Path(__file__).parents[2], Path("artifacts")
@@ -93,9 +95,9 @@ def measuring() -> Measuring:
     return Measuring(ARTIFACTS / "simplified", Params.read().calibration.bins)
 
 
-def running(precision: str) -> tuple[GraphWork, EngineWork]:
-    engine = EngineWork(ARTIFACTS / "engines" / precision, Params.read().inference)
-    return GraphWork(ARTIFACTS / "converted" / precision), engine
+def running(precision: str) -> tuple[Running, Running]:
+    engine = Running(ARTIFACTS / "engines" / precision, partial(running_engine, inference=Params.read().inference))
+    return Running(ARTIFACTS / "converted" / precision, running_graph), engine
 
 
 def set_and_batch(name: str) -> tuple[SampleSet, int]:

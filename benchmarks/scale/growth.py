@@ -17,12 +17,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from calibration import in_own_process, peak_megabytes
+from scipy.optimize import nnls
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
@@ -30,11 +32,35 @@ from enginewright.core.params.all import Params
 from enginewright.data.sample_set import MANIFEST, Manifest, input_file, output_file
 from enginewright.measure.history import read_measurements
 from enginewright.measure.records import ENGINE, Reference
-from enginewright.report.where_time_goes import LARGEST_DEVIATION, Line, fit_line
 
 ARTIFACTS = Path("artifacts")
 MOST_MEMORY = 1.1
+LARGEST_DEVIATION = 0.1  # beyond it, a line does not describe the costs
 Work = Callable[[Path, PrecisionName], None]
+
+
+class Line(NamedTuple):
+    """A straight line through costs that grow with a size: a fixed part, and a part for each item."""
+
+    fixed: float
+    each: float
+    deviation: float  # of the point furthest from the line, as a share of the line
+
+    def at(self, size: float) -> float:
+        return self.fixed + self.each * size
+
+    @property
+    def fits(self) -> bool:
+        return self.deviation <= LARGEST_DEVIATION
+
+
+def fit_line(sizes: Sequence[float], costs: Sequence[float]) -> Line:
+    """Return the line with the least relative errors, so that small sizes count as much as large ones. None of its
+    parts is below zero: nothing costs less than nothing."""
+    size, cost = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
+    shares = np.stack([1 / cost, size / cost], axis=1)  # the shares of both parts in each cost should add up to 1
+    (fixed, each), _ = nnls(shares, np.ones(len(cost)))
+    return Line(float(fixed), float(each), float(np.max(np.abs(cost / (fixed + each * size) - 1))))
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enginewright.cli.preparation import (
-    IMAGENET,
-    Ask,
-    Stated,
-    choose,
-    headers,
-    longest_side,
-    of_factory,
-    of_onnx,
-    of_timm,
-    of_torchvision,
-    of_transformers,
-)
-from enginewright.cli.preparation import PLACE as PREPROCESSING
+from enginewright.cli import preparation
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.model import LIBRARY
 from enginewright.core.params.samples import TextPreprocessing
@@ -31,8 +18,8 @@ from enginewright.model.from_transformers import TOKENIZER
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 # These are of the network that params.yaml has. Asking torchvision itself would take seconds.
-AS_IN_PARAMS = Stated(
-    {"resize": 256, "crop": 224, "interpolation": "bilinear", "color": "rgb", "divide_by": 255, **IMAGENET},
+AS_IN_PARAMS = preparation.Stated(
+    {"resize": 256, "crop": 224, "interpolation": "bilinear", "color": "rgb", "divide_by": 255, **preparation.IMAGENET},
     "how torchvision trains its networks",
 )
 
@@ -56,7 +43,7 @@ class Taken(NamedTuple):
     home: Path  # of data/, which models beside each other share
 
 
-def take(choices: Choices, folder: Path, home: Path | None = None, ask: Ask | None = None) -> Taken:
+def take(choices: Choices, folder: Path, home: Path | None = None, ask: preparation.Ask | None = None) -> Taken:
     """Look at what the user has, and ask for what it does not tell. Nothing is written, and no code of theirs runs."""
     taken = Taken({"task": choices.task} if choices.task else {}, {}, {}, folder, home or folder)
     stated = _take_model(choices.model, taken) if choices.model else AS_IN_PARAMS
@@ -78,26 +65,26 @@ def _trains(taken: Taken) -> bool:
     return bool(taken.params.get("weights", {"source": "train"})["source"] == "train")
 
 
-def _take_model(model: str, taken: Taken) -> Stated:
+def _take_model(model: str, taken: Taken) -> preparation.Stated:
     """Take the model, and return what it says of its samples."""
     library, source, weights = LIBRARY.fullmatch(model), model, "given"
     if model.endswith(".onnx"):
         path = _existing(model, "--model", "an ONNX file")
-        source, stated = _copied(path, "models", taken), of_onnx(path)
+        source, stated = _copied(path, "models", taken), preparation.of_onnx(path)
     elif library and library[1]:
-        weights, stated = "pretrained", of_timm(library[2])
+        weights, stated = "pretrained", preparation.of_timm(library[2])
     elif library:
         folder = _existing(library[4], "--model transformers:", "a folder of a model")
-        source, stated = f"transformers:{_copied(folder, 'models', taken)}", of_transformers(folder)
+        source, stated = f"transformers:{_copied(folder, 'models', taken)}", preparation.of_transformers(folder)
     elif FACTORY.fullmatch(model):
-        stated = of_factory(model, _require_module(model, taken.folder))
+        stated = preparation.of_factory(model, _require_module(model, taken.folder))
     else:
         from torchvision.models import list_models
 
         if model not in (known := list_models()):
             what = f"--model {model} is no ONNX file, no package.module:factory, and no model of torchvision"
             raise EnginewrightError(f"{what}{suggestion(model, known)}")
-        weights, stated = "train", of_torchvision(model)
+        weights, stated = "train", preparation.of_torchvision(model)
     taken.params["model"] = {"source": source}
     if weights != "train":
         taken.params["weights"] = {"source": weights}
@@ -121,7 +108,7 @@ def _require_module(model: str, folder: Path) -> Path | None:
     return next(files, None) if rest else Path(found.origin) if found.origin else None
 
 
-def _take_samples(given: str, stated: Stated, taken: Taken) -> None:
+def _take_samples(given: str, stated: preparation.Stated, taken: Taken) -> None:
     path, trains = _existing(given, "--images", "a folder of images, a .csv, an .npz or an .npy"), _trains(taken)
     is_text = stated.text is not None and path.suffix not in ARRAY_SUFFIXES
     samples: dict[str, Any] = {"source": _copied(path, "texts" if is_text else "images", taken)}
@@ -131,32 +118,36 @@ def _take_samples(given: str, stated: Stated, taken: Taken) -> None:
         images = [file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES]
         samples |= _split(len(images), path, trains)
     elif path.suffix in ARRAY_SUFFIXES:
-        samples |= _split(max((shape[0] for shape, _ in headers(path).values() if shape), default=0), path, trains)
+        samples |= _split(
+            max((shape[0] for shape, _ in preparation.headers(path).values() if shape), default=0), path, trains
+        )
     taken.params["samples"] = samples
 
 
-def _prepare(choices: Choices, stated: Stated, taken: Taken, ask: Ask | None) -> None:
+def _prepare(choices: Choices, stated: preparation.Stated, taken: Taken, ask: preparation.Ask | None) -> None:
     """Set how a sample becomes what the model takes."""
     samples = taken.params.setdefault("samples", {})
     if stated.input:
         samples["input"], taken.origins["samples.input"] = stated.input, f"from {stated.origin}"
     path = Path(choices.images or "")
-    if path.suffix in ARRAY_SUFFIXES and headers(path).get("images", ((), ""))[1] != "uint8":
+    if path.suffix in ARRAY_SUFFIXES and preparation.headers(path).get("images", ((), ""))[1] != "uint8":
         samples["preprocessing"] = None
-        taken.origins[PREPROCESSING] = f"{path.name} holds arrays, which are fed as they are, and no pixels in uint8"
+        taken.origins[preparation.PLACE] = (
+            f"{path.name} holds arrays, which are fed as they are, and no pixels in uint8"
+        )
     elif stated.values is None:
-        samples["preprocessing"], taken.origins[PREPROCESSING] = None, f"from {stated.origin}"
+        samples["preprocessing"], taken.origins[preparation.PLACE] = None, f"from {stated.origin}"
         if stated.text:
             _take_texts(choices.model or "", stated, taken)
     else:
-        samples["preprocessing"], origins = choose(stated, choices.size, ask)
-        taken.origins.update({f"{PREPROCESSING}.{name}": origin for name, origin in origins.items()})
+        samples["preprocessing"], origins = preparation.choose(stated, choices.size, ask)
+        taken.origins.update({f"{preparation.PLACE}.{name}": origin for name, origin in origins.items()})
         if _trains(taken):
-            training = {"size": longest_side(samples["preprocessing"]["crop"])}
+            training = {"size": preparation.longest_side(samples["preprocessing"]["crop"])}
             taken.params.setdefault("weights", {"source": "train"})["training"] = training
 
 
-def _take_texts(model: str, stated: Stated, taken: Taken) -> None:
+def _take_texts(model: str, stated: preparation.Stated, taken: Taken) -> None:
     """Set samples.text, and let the length vary as far as the model can take it."""
     text = dict(stated.text or {})
     tokenizer = _copied(Path(model.partition(":")[2], TOKENIZER), "texts", taken)

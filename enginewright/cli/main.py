@@ -29,7 +29,8 @@ exit codes:
   6  compare: too few samples to be sure of a threshold
   130  interrupted, by Ctrl-C
 """
-# Each is a module of its name in commands/, with EXAMPLES, add_arguments and run, and is imported when it is asked for.
+# Each is a module of its name in commands/, or one of ELSEWHERE, with EXAMPLES, add_arguments and run. It is imported
+# when it is asked for.
 COMMANDS = {
     "new": "lay out the pipeline in your own repository",
     "doctor": "check what this machine can run, what is missing, and how to install it",
@@ -43,6 +44,7 @@ COMMANDS = {
     "refit": "put other weights into an engine, without building it again",
     "upgrade": "bring a project to the version that is installed",
 }
+ELSEWHERE = {"reduce": "tools.reduction.command"}
 
 
 def main() -> None:
@@ -107,7 +109,7 @@ def build_parser(whole: Collection[str] = COMMANDS.keys()) -> ArgumentParser:
         about = f"{summary[0].upper()}{summary[1:]}."
         its_parser = commands.add_parser(name, help=summary, description=about, formatter_class=form)
         if name in whole:
-            command = importlib.import_module(f"enginewright.cli.commands.{name}")
+            command = importlib.import_module(ELSEWHERE.get(name, f"enginewright.cli.commands.{name}"))
             its_parser.epilog = command.EXAMPLES
             command.add_arguments(its_parser)
             its_parser.set_defaults(run=command.run)

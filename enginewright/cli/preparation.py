@@ -18,7 +18,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.installing import how_to_install
 from enginewright.core.params.samples import LARGEST_SIDE, Preprocessing
 from enginewright.core.params.section import explain
-from enginewright.core.text import in_one_line
+from enginewright.core.text import as_in_yaml, in_one_line
 from enginewright.model.from_transformers import IMAGES, preprocessing_of, texts_of
 
 PLACE, ATTRIBUTE = "samples.preprocessing", "preprocessing"
@@ -211,7 +211,7 @@ def _answer(name: str, usual: Any, values: Mapping[str, Any], ask: Ask) -> Any:
     """Ask until the answer is possible beside the values so far. Nothing, which Enter gives, means what is usual."""
     why = ""
     while True:
-        given = ask(f"{why}{QUESTIONS[name]} [{written(usual).strip('[]')}]: ").strip()
+        given = ask(f"{why}{QUESTIONS[name]} [{as_in_yaml(usual).strip('[]')}]: ").strip()
         try:
             found = _parsed(name, given) if given else usual
             _require_possible(_filled({**values, name: found}), "")
@@ -246,7 +246,7 @@ def lines_about(params: Mapping[str, Any], origins: Mapping[str, str], file: Pat
     said = ["set in params.yaml:"] if origins else []
     for origin in dict.fromkeys(origins.values()):
         places = [place for place, each in origins.items() if each == origin]
-        values = ", ".join(f"{place.removeprefix(f'{PLACE}.')} {written(_at(place, params))}" for place in places)
+        values = ", ".join(f"{place.removeprefix(f'{PLACE}.')} {as_in_yaml(_at(place, params))}" for place in places)
         lines = sorted(_line_of(place, content) for place in places)
         check = f": check line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
         said.append(f"  {values}: {origin}{check if origin.startswith(GUESS) else ''}")
@@ -264,10 +264,3 @@ def _at(place: str, params: Mapping[str, Any]) -> Any:
     for name in place.split("."):
         found = found[name]
     return found
-
-
-def written(value: Any) -> str:
-    """Write a value as params.yaml has it."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
-    return "null" if value is None else str(value)

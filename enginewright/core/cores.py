@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
+from enginewright.core.text import counted
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 AHEAD = 4  # items for each core that may be in work, or done and not yet taken
@@ -19,6 +21,7 @@ THROTTLED = {"throttled_usec": 1e6, "throttled_time": 1e9}  # ticks per second, 
 STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 THREADS = "OMP_NUM_THREADS"
+FEW = 0.5  # cores: less is not worth a word
 
 
 class Usage(NamedTuple):
@@ -45,9 +48,7 @@ def usable_cores() -> int:
 def share_cores() -> None:
     """Let the threads of PyTorch and NumPy, which must not be loaded yet, sleep while they wait for each other, and be
     as many as `usable_cores`. They would spin, so that all of them stall where one shares its core with a program.
-
-    Their number does not follow how busy others are: sums, and with them trained weights, would differ in last bits.
-    """
+    Their number does not follow how busy others are: sums, and with them trained weights, would differ in last bits."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault(THREADS, str(usable_cores()))
 
@@ -56,6 +57,15 @@ def working_threads() -> int:
     """Return how many threads take part in work that is not timed: what the user says to PyTorch, or all cores."""
     given = os.environ.get(THREADS, "").partition(",")[0].strip()
     return int(given) if given.isdecimal() and int(given) else usable_cores()
+
+
+def threads_in_words(before: Usage) -> str | None:
+    """Say how many threads work, if they share cores with other programs or are fewer than the cores."""
+    others, cores, threads = before.others_until(read_usage()), usable_cores(), working_threads()
+    if others < FEW and threads == cores:
+        return None
+    shared = f"; other programs keep {others:.1f} of them busy" if others >= FEW else ""
+    return f"{counted(threads, 'thread')} for {counted(cores, 'core')}{shared}"
 
 
 def read_usage() -> Usage:
@@ -90,10 +100,8 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], cores: in
 
 
 def _groups() -> Iterator[Path]:
-    """Yield the control group of this process and the groups around it: each has its own quota.
-
-    In a container, the own group is the root.
-    """
+    """Yield the control group of this process and the groups around it: each has its own quota. In a container, the own
+    group is the root."""
     if not OWN_GROUPS.is_file():  # a kernel without control groups, or a sandbox that hides them
         return
     for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():

@@ -1,5 +1,8 @@
 """The exception that a user is meant to read, and the sentence that other errors become."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 
 from enginewright.core.text import printable
@@ -35,6 +38,22 @@ def sentence_of(error: BaseException) -> str | None:
     if len(sentence) > LONGEST:
         sentence = f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
     return printable(sentence)  # what it quotes may control the terminal
+
+
+@contextmanager
+def errors_in_words(who: str = "", interrupted: str | None = None) -> Iterator[None]:
+    """End the program with a sentence, which begins with `who`, at an error that a user can cause, and at Ctrl-C if
+    there is something to say of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if interrupted is None:
+            raise
+        sys.exit(f"{who}interrupted; {interrupted}")
+    except Exception as error:
+        if (sentence := sentence_of(error)) is None:
+            raise
+        sys.exit(f"{who}{sentence}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -54,10 +54,8 @@ QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is
 
 
 def accepted_as(precision: str, tf32: bool) -> tuple[str, ...]:
-    """Return the precisions that a layer of an engine of this precision may run in.
-
-    TF32 is how a GPU multiplies float32, where `tf32` allows it. A mix may run in any: it was raced as it runs.
-    """
+    """Return the precisions that a layer of an engine of this precision may run in. TF32 is how a GPU multiplies
+    float32, where `tf32` allows it. A mix may run in any: it was raced as it runs."""
     if PRECISIONS[precision].is_mixed:
         return (*PRECISIONS, "tf32")
     return ("fp32", "tf32") if precision == "fp32" and tf32 else (precision, *PRECISIONS[precision].runs_as)

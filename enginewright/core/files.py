@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,16 +23,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-class Readable(Protocol):
-    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
-
-
-def sha256(*paths: Readable) -> str:
+def sha256(*paths: Path) -> str:
     """Return the hash of what is in the files, one after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)  # type: ignore[arg-type]
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
@@ -54,14 +50,10 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    with new_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def write_if_new(path: Path, text: str) -> None:
     """Write unless the file already says the same. DVC then sees that what was made from it is up to date."""
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_text(path, text)
+    if not path.is_file() or path.read_bytes() != text.encode():
+        with new_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
@@ -158,13 +150,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     def write(self, path: Path) -> None:
-        write_text(path, self._text())
-
-    def write_if_new(self, path: Path) -> None:
-        write_if_new(path, self._text())
-
-    def _text(self) -> str:
-        return self.model_dump_json(indent=2) + "\n"
+        write_text(path, self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -187,14 +173,16 @@ class Record(BaseModel):
 
 
 @cache  # which keeps the compiled templates, too
-def templates_in(folder: Path) -> "Environment":
-    """Return the templates of text files in a folder. A name without a fact is an error, never an empty place."""
+def templates_in(*folders: Path, of_pages: bool = False) -> "Environment":
+    """Return the templates in folders, of pages or of text files. A name without a fact is an error, never an empty
+    place."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader(folders),
+        autoescape=of_pages,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
+        keep_trailing_newline=not of_pages,
     )

@@ -169,12 +169,10 @@ def escape_what_is_printed() -> None:
 def run_apart(
     what: str, function: Callable[..., Result], *arguments: object, longest: float | None = None, quiet: bool = False
 ) -> Result:
-    """Call a function of a module in a new process, and return its result or raise the error that it raised.
-
-    An interrupt kills the process at once. It has a session of its own, so that Ctrl-C in a terminal does not reach it.
+    """Call a function of a module in a new process, and return its result or raise the error that it raised. An
+    interrupt kills the process at once. It has a session of its own, so that Ctrl-C in a terminal does not reach it.
     `what` names the work in the sentence about a crash. `longest` is in seconds. With `quiet`, nothing that it prints
-    is shown.
-    """
+    is shown."""
     from enginewright.core.files import scratch_folder  # with pydantic, which commands do without
 
     with scratch_folder() as scratch:

@@ -14,10 +14,8 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 def progress(items: Iterable[Item], label: str, total: int | Callable[[], int], unit: str) -> Iterator[Item]:
-    """Yield the items and show how many are done. `unit` names them in the plural.
-
-    A total that may still grow is given by a function, which returns how many are left.
-    """
+    """Yield the items and show how many are done. `unit` names them in the plural. A total that may still grow is given
+    by a function, which returns how many are left."""
 
     def all_of_them(done: int) -> int:
         return done + total() if callable(total) else total

@@ -28,10 +28,20 @@ def figure(value: float, unit: str) -> str:
     return f"{rounded:.2%}" if unit == "%" else f"{rounded:.4f}"
 
 
-def suggestion(given: str, known: Collection[str]) -> str:
-    """Return the end of a sentence that calls `given` unknown: the nearest known name, or all of them."""
+def as_in_yaml(value: object) -> str:
+    """Write a value as params.yaml has it."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_in_yaml, value))}]"
+    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def suggestion(given: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """Return the end of a sentence that calls `given` unknown: the nearest known name, or all of them; where these are
+    too many, say `otherwise`."""
     if nearest := difflib.get_close_matches(given, known, n=1, cutoff=0.5):
         return f"; did you mean '{nearest[0]}'?"
+    if otherwise is not None:
+        return otherwise
     return f"; known here: {', '.join(known)}" if known else ""
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 if TYPE_CHECKING:
-    from enginewright.core.files import Readable
     from enginewright.core.params.samples import Preprocessing
 if __package__:
     from enginewright.core.errors import EnginewrightError
@@ -37,7 +36,7 @@ def prepare(path: Path, how: Preprocessing) -> NDArray[np.float32]:
     return normalize(in_form(decode(path), how, path), how)
 
 
-def in_form(image: Image.Image, how: Preprocessing, path: Readable) -> Pixels:
+def in_form(image: Image.Image, how: Preprocessing, path: Path) -> Pixels:
     """Return the pixels of an image, and name its file if that is not possible."""
     try:
         return pixels_of(image, how)
@@ -45,7 +44,7 @@ def in_form(image: Image.Image, how: Preprocessing, path: Readable) -> Pixels:
         raise EnginewrightError(f"{path}: {error}") from None
 
 
-def decode(path: Readable) -> Image.Image:
+def decode(path: Path) -> Image.Image:
     """Read an image as a person sees it: upright, in RGB, on white where transparent, and only its first frame."""
     try:
         # Pillow would map a rotated TIFF that it opens by its name, and scramble it.

@@ -2,7 +2,9 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -29,9 +31,8 @@ def run_all(
     chosen: Places | None = None,
 ) -> Outputs:
     """Return the outputs for all samples, or for those that are `chosen`, without those that only filled a batch.
-
-    Outputs lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their arrays.
-    """
+    Outputs lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their
+    arrays."""
     chosen = np.arange(len(samples)) if chosen is None else chosen
     batches = samples.places(chosen, batch, whole)
     asked = [chosen[places] for places in batches]
@@ -68,6 +69,19 @@ def outputs_on(work: Work[Part, list[Outputs]], cluster: Cluster | None) -> Outp
             yield from found
 
     return outputs
+
+
+@dataclass(frozen=True)
+class Running(Work[Part, list[Outputs]]):
+    """Run what is opened from a file or a folder: a model, a graph or an engine, with so many threads."""
+
+    path: Path
+    opened: Callable[[Path, int], AbstractContextManager[Run]]
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
+        with self.opened(self.path, threads) as run:
+            yield lambda part: [run(feeds) for feeds in part.feeds()]
 
 
 class _Kept:

@@ -43,11 +43,9 @@ class PreparedTexts(Record):
 
 class Manifest(Record):
     """The samples of one split, in order, with the inputs of the model that they are for and how they are prepared.
-
     `task` says what the model does with them, `class_names` is empty if unknown, and `preprocessing` is None for
     arrays, which are fed as they are; `text` is for texts. `values` are those of inputs that hold sizes, and no row for
-    each sample.
-    """
+    each sample."""
 
     task: str
     source: str
@@ -81,7 +79,8 @@ class SampleSet:
     manifest: Manifest
     sizes: Mapping[str, int] | None = None  # what `cycled` brings the axes of `sized` to, if not their own sizes
     sized: AxesOf | None = None
-    held: "Held | None" = None  # in place of the files
+    held: Mapping[str, NDArray[Any]] | None = None  # the arrays of the inputs, in place of the files,
+    held_lengths: NDArray[np.int64] | None = None  # and the lengths of texts
 
     @classmethod
     def open(cls, folder: Path) -> "SampleSet":
@@ -120,7 +119,7 @@ class SampleSet:
     def lengths(self) -> NDArray[np.int64] | None:
         """Return how many tokens each text has; None if the samples are no texts."""
         if self.held:
-            return self.held.lengths
+            return self.held_lengths
         return np.load(self.folder / LENGTHS) if self.manifest.text else None
 
     @property
@@ -150,8 +149,9 @@ class SampleSet:
     def portion(self, places: NDArray[np.int64]) -> "SampleSet":
         """Return some samples in memory, without their names, so that they can be sent to another machine."""
         arrays = {name: np.asarray(array[places]) for name, array in self._mapped_anew().items()}
-        held = Held(arrays, None if self.lengths is None else self.lengths[places])
-        return replace(self, manifest=self.manifest.model_copy(update={"samples": ()}), held=held)
+        lengths = None if self.lengths is None else self.lengths[places]
+        unnamed = self.manifest.model_copy(update={"samples": ()})
+        return replace(self, manifest=unnamed, held=arrays, held_lengths=lengths)
 
     def pixels_at(self, place: int) -> NDArray[np.uint8]:
         """Return the image as it is stored, before it is scaled to what the model takes."""
@@ -195,18 +195,12 @@ class SampleSet:
             batches[-1] = np.append(batches[-1], np.resize(fillers, size - len(batches[-1])))
         return batches
 
-    def _mapped_anew(self) -> dict[str, NDArray[Any]]:
+    def _mapped_anew(self) -> Mapping[str, NDArray[Any]]:
         """Map the files: what was read through a map counts as memory of the process until the map is closed."""
         if self.held:
-            return self.held.arrays
+            return self.held
         files = {name: self.folder / input_file(index) for index, name in enumerate(self.manifest.inputs)}
         return {name: np.load(file, mmap_mode="r") for name, file in files.items()}
-
-
-@dataclass(frozen=True)
-class Held:
-    arrays: dict[str, NDArray[Any]]
-    lengths: NDArray[np.int64] | None
 
 
 def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
@@ -293,42 +287,3 @@ def cut(samples: SampleSet, batches: Sequence[Rows], at_once: int = AT_ONCE) -> 
         return []
     each = max(1, at_once // len(batches[0]))
     return [Part(samples, tuple(batches[start : start + each])) for start in range(0, len(batches), each)]
-
-
-class Padding(Record):
-    """The lengths of texts in tokens, and which share of what a model computes on is padding: with the texts of a
-    batch chosen by length, and as they come. `cut` of them were longer than `longest_allowed`."""
-
-    texts: int
-    shortest: int
-    median: float
-    longest: int
-    longest_allowed: int
-    cut: int
-    batch: int
-    by_length: float
-    as_they_come: float
-
-
-def padding_of(samples: SampleSet, batch: int) -> Padding | None:
-    """Return what is padded in batches of a size, or None if the samples are no texts."""
-    text, lengths = samples.manifest.text, samples.lengths
-    if text is None or lengths is None or not len(lengths):
-        return None
-    everything, how = np.arange(len(lengths)), text.how
-
-    def share(batches: list[NDArray[np.int64]]) -> float:
-        computed = sum(len(few) * padded_length(int(lengths[few].max()), how) for few in batches)
-        return 1 - float(lengths.sum()) / computed
-
-    return Padding(
-        texts=len(lengths),
-        shortest=int(lengths.min()),
-        median=float(np.median(lengths)),
-        longest=int(lengths.max()),
-        longest_allowed=how.longest,
-        cut=text.cut,
-        batch=batch,
-        by_length=share(samples.places(everything, batch, whole=False)),
-        as_they_come=share([everything[start : start + batch] for start in range(0, len(lengths), batch)]),
-    )

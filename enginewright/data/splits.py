@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.cores import Cluster, in_parallel
+from enginewright.core.cores import in_parallel
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import CLASSIFICATION
 from enginewright.core.files import new_folder, sha256
@@ -42,10 +42,10 @@ def split(total: int, params: SamplesParams, truths: Truths | None = None) -> di
     one question stay together, as their order is judged: only the last of a split may be in the next one, too."""
     asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
     if sum(asked.values()) > total:
-        wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
+        counts = ", ".join(f"{name} {count}" for name, count in asked.items())
         raise EnginewrightError(
             f"samples.source: {params.source} has {total} images, "
-            f"but params.yaml asks for {sum(asked.values())} ({wanted})"
+            f"but params.yaml asks for {sum(asked.values())} ({counts})"
         )
     shuffled = np.random.default_rng(params.seed).permutation(total)
     if isinstance(truths, Ranked):
@@ -56,12 +56,7 @@ def split(total: int, params: SamplesParams, truths: Truths | None = None) -> di
 
 
 def write_split(
-    source: Source,
-    indices: Sequence[int],
-    params: SamplesParams,
-    folder: Path,
-    task: str = CLASSIFICATION,
-    cluster: Cluster | None = None,
+    source: Source, indices: Sequence[int], params: SamplesParams, folder: Path, task: str = CLASSIFICATION
 ) -> Manifest:
     """Write a split to disk while it is decoded, so that memory does not grow with the number of images."""
     text = None
@@ -73,7 +68,7 @@ def write_split(
         elif isinstance(source, Tensors):
             inputs, samples = source.inputs, source.write(indices, unfinished)
         elif params.preprocessing:
-            inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished, cluster)
+            inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished)
         else:
             raise EnginewrightError(f"samples.preprocessing: {params.source} holds images, which need it")
         if isinstance(source, Texts | Tensors) and source.truths:
@@ -124,13 +119,10 @@ def _write_texts(source: Texts, indices: Sequence[int], how: TextPreprocessing, 
 
 
 def _write_pixels(
-    source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path, cluster: Cluster | None
+    source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path
 ) -> list[Sample]:
     samples, shape = list[Sample](), (len(indices), *how.shape)
-    if cluster and isinstance(source, ImageFiles):
-        prepared = source.spread(indices, how, cluster)
-    else:
-        prepared = in_parallel(lambda index: source.prepare(index, how), indices)
+    prepared = in_parallel(lambda index: source.prepare(index, how), indices)
     try:
         with start_npy_file(folder / input_file(0), np.dtype(np.uint8), shape) as images, ExitStack() as opened:
             write = _truth_writer(folder, len(indices), opened)

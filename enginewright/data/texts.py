@@ -85,10 +85,10 @@ def _padding_id(tokenizer: Tokenizer, token: str | None, file: Path) -> int:
     """Return the id to pad with: of the token that the user names, or of that in the file, or of a usual one."""
     if token is None and tokenizer.padding:
         return int(tokenizer.padding["pad_id"])
-    wanted = PADDING_TOKENS if token is None else (token,)
-    found = [known for known in map(tokenizer.token_to_id, wanted) if known is not None]
+    possible = PADDING_TOKENS if token is None else (token,)
+    found = [known for known in map(tokenizer.token_to_id, possible) if known is not None]
     if not found:
         raise EnginewrightError(
-            f"samples.text.padding: {file} knows no token {', '.join(wanted)}: name one of its tokens to pad with"
+            f"samples.text.padding: {file} knows no token {', '.join(possible)}: name one of its tokens to pad with"
         )
     return int(found[0])

@@ -1,21 +1,17 @@
-"""Compile an engine and write its folder, and run an engine on other machines."""
+"""Compile an engine and write its folder."""
 
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from enginewright.core.cores import Work
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import new_folder, sha256
-from enginewright.core.params.build import BuildParams, InferenceParams
+from enginewright.core.params.build import BuildParams
 from enginewright.core.params.model import BoxesParams
-from enginewright.data.feeds import Feeds, Outputs
-from enginewright.data.sample_set import TOKENIZER, Manifest, Part
-from enginewright.engine.engine import open_engine
+from enginewright.data.feeds import Feeds
+from enginewright.data.sample_set import TOKENIZER, Manifest
 from enginewright.engine.machine import Target
 from enginewright.engine.record import RECORD, REPRODUCE, WEIGHTS, EngineRecord
 from enginewright.engine.runtimes import load_runtime
@@ -78,17 +74,3 @@ def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, fold
             (unfinished / REPRODUCE).write_text(script, encoding="utf-8")
         record.write(unfinished / RECORD)
     return record
-
-
-@dataclass(frozen=True)
-class EngineWork(Work[Part, list[Outputs]]):
-    """Run an engine on machines like the one that it was built for, as each machine says of itself."""
-
-    engine: Path
-    inference: InferenceParams
-
-    @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
-        inference = self.inference.model_copy(update={"threads": threads or self.inference.threads})
-        with open_engine(self.engine, None, inference) as engine:
-            yield lambda part: [engine.run(feeds) for feeds in part.feeds()]

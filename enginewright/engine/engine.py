@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
-from enginewright.engine.machine import Machine, Moments, require_fits
+from enginewright.data.feeds import Run
+from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import EngineRecord, read_engine, require_weights
 from enginewright.engine.runtimes import Arrays, Session, describe_machine, load_runtime
-from enginewright.engine.runtimes.gpu_session import DeviceSession
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
 
@@ -37,6 +37,13 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
     with _in_a_sentence(f"{folder}: {machine.runtime} cannot open the engine:"):
         sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
     return [Engine(record, session) for session in sessions]
+
+
+@contextmanager
+def running_engine(folder: Path, threads: int, inference: InferenceParams) -> Iterator[Run]:
+    """Open an engine on a machine like the one that it was built for, as that machine says of itself."""
+    with open_engine(folder, None, inference.model_copy(update={"threads": threads or inference.threads})) as engine:
+        yield engine.run
 
 
 @contextmanager
@@ -74,12 +81,6 @@ class Engine(AbstractContextManager["Engine"]):
         with _in_a_sentence(NOT_RUN):
             return self._session.bind(feeds)
 
-    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, which tells when each part of it began and ended. Only a GPU can."""
-        self._require_fitting(feeds)
-        assert isinstance(self._session, DeviceSession), "a CPU has no clock of its own"
-        return self._session.clock(feeds)
-
     def close(self) -> None:
         self._session.close()
 
@@ -89,9 +90,9 @@ class Engine(AbstractContextManager["Engine"]):
     def _require_fitting(self, feeds: object) -> Arrays:
         specs, ranges = {spec.name: spec for spec in self.inputs}, self.record.profile.ranges
         if not isinstance(feeds, Mapping):
-            wanted = f"a dictionary of NumPy arrays by the names of its inputs, {', '.join(specs)}"
+            needed = f"a dictionary of NumPy arrays by the names of its inputs, {', '.join(specs)}"
             alone = ", or the array alone" if len(specs) == 1 else ""
-            raise EnginewrightError(f"the engine takes {wanted}{alone}, but was given a {type(feeds).__name__}")
+            raise EnginewrightError(f"the engine takes {needed}{alone}, but was given a {type(feeds).__name__}")
         if feeds.keys() != specs.keys():
             named = ", ".join(map(str, feeds)) or "nothing"
             raise EnginewrightError(f"the engine takes {', '.join(specs)}, but was given {named}")
@@ -104,11 +105,11 @@ class Engine(AbstractContextManager["Engine"]):
             if array.dtype != spec.dtype:
                 raise EnginewrightError(f"input {name} is {array.dtype} and must be {spec.dtype}")
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
-                wanted = ", ".join(str(ranges.get(str(size), size)) for size in spec.shape)
-                raise EnginewrightError(f"input {name} has shape {array.shape}, and the engine takes ({wanted})")
+                needed = ", ".join(str(ranges.get(str(size), size)) for size in spec.shape)
+                raise EnginewrightError(f"input {name} has shape {array.shape}, and the engine takes ({needed})")
             if spec.values and not all(map(self._fits, array.ravel().tolist(), spec.values)):
-                wanted = ", ".join(str(ranges[axis]) for axis in spec.values)
-                raise EnginewrightError(f"input {name} holds {array.tolist()}, and the engine takes ({wanted})")
+                needed = ", ".join(str(ranges[axis]) for axis in spec.values)
+                raise EnginewrightError(f"input {name} holds {array.tolist()}, and the engine takes ({needed})")
             found = *array.shape, *(array.ravel().tolist() if spec.values else ())
             for axis, size in zip((*spec.shape, *spec.values), found, strict=True):
                 first, first_size = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)

@@ -55,10 +55,6 @@ class Stream:
         """Let the event happen when the work so far is done."""
         _call("cudaEventRecord", event.handle, self._stream)
 
-    def wait_for(self, event: "Event") -> None:
-        """Let the work that follows begin after the event. It costs the host nothing."""
-        _call("cudaStreamWaitEvent", self._stream, event.handle, 0)
-
     def synchronize(self) -> None:
         _call("cudaStreamSynchronize", self._stream)
 

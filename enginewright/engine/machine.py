@@ -1,7 +1,6 @@
 """The machine that engines are built for and timings belong to, an engine's target, and whether the two fit."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from pydantic import Field
 
@@ -29,22 +28,6 @@ class Machine(Record):
 
     def in_words(self) -> str:
         return f"{self.runtime} {self.runtime_version} on {self.device_name}, {self.cores} cores"
-
-
-class Moments(NamedTuple):
-    """The moments at which the parts of one inference on a GPU began and ended, in seconds after its inputs were bound.
-    The host's clock gives the first two, and the device's the others: one event ends a part and begins the next."""
-
-    enqueuing: float
-    enqueued: float
-    copying_in: float
-    computing: float
-    copying_out: float
-    done: float
-
-    @property
-    def compute(self) -> float:
-        return self.copying_out - self.computing
 
 
 class Target(Record):

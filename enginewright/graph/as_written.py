@@ -4,9 +4,8 @@ Its CPU provider lacks types: a graph in bfloat16 runs as a twin in float32, and
 mxfp8, which OpenVINO lacks as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import GraphOptimizationLevel
 
-from enginewright.core.cores import Work, working_threads
+from enginewright.core.cores import working_threads
 from enginewright.core.files import scratch_folder
 from enginewright.data.feeds import Feeds, Outputs, Run
-from enginewright.data.sample_set import Part
 from enginewright.graph.data_apart import array_of, bytes_of_weights, has_data_apart, with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.shapes import with_shapes
@@ -35,9 +33,7 @@ def open_as_written(
     model: onnx.ModelProto | Path, threads: int = 0, spins: bool = True
 ) -> onnxruntime.InferenceSession:
     """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: `working_threads`.
-
-    Threads that wait for work spin a while, which is fast where nothing else needs their cores.
-    """
+    Threads that wait for work spin a while, which is fast where nothing else needs their cores."""
     return _open_session(model, GraphOptimizationLevel.ORT_DISABLE_ALL, threads, spins)
 
 
@@ -83,17 +79,10 @@ def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
-@dataclass(frozen=True)
-class GraphWork(Work[Part, list[Outputs]]):
-    """Run the graph of a folder, whose weights may be a file of their own."""
-
-    folder: Path
-    optimized: bool = False
-
-    @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
-        run = (run_optimized if self.optimized else run_as_written)(self.folder / "model.onnx", threads)
-        yield lambda part: [run(feeds) for feeds in part.feeds()]
+@contextmanager
+def running_graph(folder: Path, threads: int, optimized: bool = False) -> Iterator[Run]:
+    """Open the graph of a folder, whose weights may be a file of their own."""
+    yield (run_optimized if optimized else run_as_written)(folder / "model.onnx", threads)
 
 
 def twin_of(model: onnx.ModelProto) -> onnx.ModelProto | None:

@@ -93,9 +93,9 @@ class BoxesInGraph(Record):
     size: tuple[int, int] | None = None  # height and width of the images, if boxes are shares of them
 
 
-def choose_in_graph(model: onnx.ModelProto, wanted: BoxesInGraph) -> onnx.ModelProto:
+def choose_in_graph(model: onnx.ModelProto, asked: BoxesInGraph) -> onnx.ModelProto:
     """Return the graph with the chosen boxes as its only outputs, or as it is if boxes are chosen outside."""
-    if wanted.how is None:
+    if asked.how is None:
         return model
     if opset_of(model) < LEAST_OPSET:
         raise EnginewrightError(
@@ -103,24 +103,24 @@ def choose_in_graph(model: onnx.ModelProto, wanted: BoxesInGraph) -> onnx.ModelP
             "export it again, or set outside"
         )
     made, names = _with_free_names(model)
-    given = [names[output] for output in wanted.outputs]
+    given = [names[output] for output in asked.outputs]
     batch = next(output for output in made.graph.output if output.name == given[0]).type.tensor_type.shape.dim[0]
     known = dict(zip(("first", "second"), given, strict=False))
     known |= {f"chosen_{name}": name for name in CHOSEN_OUTPUTS}
-    scores = SCORES.get(wanted.how.form, f"{PAIR} scores = Identity (given)")
-    corners = CORNERS.get(wanted.how.form, CORNERS["cxcywh"])
-    kept = KEPT_OF_ALL if wanted.how.form in (*OF_QUERIES, *CHOSEN_ALREADY) else KEPT_OF_OVERLAPPING
-    text = "\n".join([scores, corners, PIXELS[wanted.how.unit], kept, BEST])
+    scores = SCORES.get(asked.how.form, f"{PAIR} scores = Identity (given)")
+    corners = CORNERS.get(asked.how.form, CORNERS["cxcywh"])
+    kept = KEPT_OF_ALL if asked.how.form in (*OF_QUERIES, *CHOSEN_ALREADY) else KEPT_OF_OVERLAPPING
+    text = "\n".join([scores, corners, PIXELS[asked.how.unit], kept, BEST])
     nodes = onnx.parser.parse_graph(f"choice () => () {{ {text} }}").node
     for node in nodes:
         node.name = f"{INNER}{node.output[0]}"
         for tensors in (node.input, node.output):
             tensors[:] = [known.get(name, f"{INNER}{name}") for name in tensors]
     read = {name for node in nodes for name in node.input}
-    constants = {f"{INNER}{name}": np.asarray(value) for name, value in _constants(wanted).items()}
+    constants = {f"{INNER}{name}": np.asarray(value) for name, value in _constants(asked).items()}
     made.graph.node.extend(nodes)
     made.graph.initializer.extend(numpy_helper.from_array(constants[name], name) for name in constants if name in read)
-    most = wanted.how.most
+    most = asked.how.most
     outputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, *sizes])
         for name, sizes in zip(CHOSEN_OUTPUTS, ((most, 4), (most,), (most,), (1,)), strict=True)
@@ -151,8 +151,8 @@ def _with_free_names(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
     return ir.to_proto(graph), dict(zip(outputs, (output.name or "" for output in graph.graph.outputs), strict=True))
 
 
-def _constants(wanted: BoxesInGraph) -> dict[str, ArrayLike]:
-    how, size = wanted.how, wanted.size or (1, 1)
+def _constants(asked: BoxesInGraph) -> dict[str, ArrayLike]:
+    how, size = asked.how, asked.size or (1, 1)
     assert how is not None
     whole = {"zero": 0, "one": 1, "two": 2, "four": 4, "five": 5, "end": END, "last": -1, "most": how.most}
     floats = {"nothing": 0.0, "number_two": 2.0, "iou": how.iou, "least": how.score}
@@ -160,7 +160,7 @@ def _constants(wanted: BoxesInGraph) -> dict[str, ArrayLike]:
         **{name: np.array([value], np.int64) for name, value in whole.items()},
         **{name: np.array([value], np.float32) for name, value in floats.items()},
         "sides": np.array([size[1], size[0]] * 2, np.float32),
-        "classes": np.array(wanted.classes, np.int64),
+        "classes": np.array(asked.classes, np.int64),
         "image_box_class": np.array([0, 2, 1]),
         "for_each_image": np.array([0, -1]),
         "in_columns": np.array([0, -1, 1]),

@@ -14,12 +14,10 @@ from enginewright.data.feeds import Feeds
 
 
 class TensorSpec(Record):
-    """A tensor of a graph and its engine. A size that varies is a name: batch, height or width.
-
-    A size of an output that follows from these, or from the values of the inputs, has the graph's own name, such as
-    height//8, or ? where the graph has none: only a run tells how large it is. An input that holds sizes, and no
-    samples, has in `values` the names of these.
-    """
+    """A tensor of a graph and its engine. A size that varies is a name: batch, height or width. A size of an output
+    that follows from these, or from the values of the inputs, has the graph's own name, such as height//8, or ? where
+    the graph has none: only a run tells how large it is. An input that holds sizes, and no samples, has in `values` the
+    names of these."""
 
     name: str
     dtype: str
@@ -34,9 +32,9 @@ class TensorSpec(Record):
 
     def fits(self, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
         """Tell whether the tensor may have this shape. An axis without an entry in `sizes` may have any size."""
-        wanted = [sizes.get(size, size) if isinstance(size, str) else size for size in self.shape]
-        return len(shape) == len(wanted) and all(
-            found == size or (isinstance(size, str) and found >= 0) for found, size in zip(shape, wanted, strict=True)
+        expected = [sizes.get(size, size) if isinstance(size, str) else size for size in self.shape]
+        return len(shape) == len(expected) and all(
+            found == size or (isinstance(size, str) and found >= 0) for found, size in zip(shape, expected, strict=True)
         )
 
 

@@ -103,26 +103,26 @@ class GraphCheck(Record):
     relative_error: float
 
 
-def check_at_each_size(wanted: Sequence[Outputs], got: Sequence[Outputs], limit: float, what: str) -> GraphCheck:
+def check_at_each_size(expected: Sequence[Outputs], got: Sequence[Outputs], limit: float, what: str) -> GraphCheck:
     """Check the outputs at each size of the inputs, and return the check with the largest error."""
-    checks = [check_graph(one, other, limit, what) for one, other in zip(wanted, got, strict=True)]
+    checks = [check_graph(one, other, limit, what) for one, other in zip(expected, got, strict=True)]
     return max(checks, key=lambda check: check.relative_error)
 
 
-def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> GraphCheck:
+def check_graph(expected: Outputs, got: Outputs, limit: float, what: str) -> GraphCheck:
     """Compare outputs, and refuse a graph beyond the limit, since its cause is known here and not in later stages."""
-    for name, values in wanted.items():
+    for name, values in expected.items():
         if got[name].shape != values.shape:
             raise EnginewrightError(f"{what}: {name} has shape {got[name].shape} and should have {values.shape}")
-    errors = {name: np.abs(values.astype(np.float64) - got[name]) for name, values in wanted.items()}
-    relative = {name: relative_error(error, wanted[name]) for name, error in errors.items()}
+    errors = {name: np.abs(values.astype(np.float64) - got[name]) for name, values in expected.items()}
+    relative = {name: relative_error(error, expected[name]) for name, error in errors.items()}
     worst = max(relative, key=lambda name: np.inf if np.isnan(relative[name]) else relative[name])
     if not relative[worst] <= limit:  # also true for NaN
         raise EnginewrightError(
             f"{what}: the relative error of {worst} is {relative[worst]:.2e} and may be {limit:.0e} at most"
         )
     return GraphCheck(
-        samples=len(wanted[worst]),
+        samples=len(expected[worst]),
         max_abs_error=max(float(error.max()) for error in errors.values()),
         relative_error=relative[worst],
     )

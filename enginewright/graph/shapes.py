@@ -39,10 +39,8 @@ def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def shapes_of(model: onnx.ModelProto, data_prop: bool = False) -> onnx.ModelProto:
-    """Return a copy without the values of large weights, with the inferred type and shape of each tensor.
-
-    ONNX's inference would make several more copies of weights. It reads small constants alone.
-    """
+    """Return a copy without the values of large weights, with the inferred type and shape of each tensor. ONNX's
+    inference would make several more copies of weights. It reads small constants alone."""
     return onnx.shape_inference.infer_shapes(without_weights(model), data_prop=data_prop)
 
 

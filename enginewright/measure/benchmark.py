@@ -11,24 +11,21 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import pynvml
 
-from enginewright.core.files import VALIDATION_SAMPLES, scratch_folder
-from enginewright.core.params.all import Params
+from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams
 from enginewright.core.process import run_apart
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine, open_engines
-from enginewright.engine.gpu import nvml_device, process_megabytes
-from enginewright.engine.machine import Machine, Moments, require_fits
+from enginewright.engine.gpu import process_megabytes
+from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
 from enginewright.engine.runtimes import load_runtime
 from enginewright.measure.records import (
     ENGINE,
     RUNS_FOR_P99,
     AtSize,
-    Energy,
     Isolated,
     Latency,
     MachinePace,
@@ -37,7 +34,15 @@ from enginewright.measure.records import (
     Throughput,
     Trace,
 )
-from enginewright.measure.timing import Bind, Contender, Timings, best_common_pace, race, warm_up, whole_machine
+from enginewright.measure.timing import (
+    Bind,
+    Contender,
+    Timings,
+    best_common_pace,
+    race,
+    take_turn,
+    warm_up,
+)
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
@@ -289,23 +294,19 @@ def measure_engine(
         memory = peak_of(engine.bind(read_feeds(feeds)), here.device)
         samples = SampleSet.open(validation).tuned(engine.record.profile)
         batches = params.batches if here.device == "cuda" else ()
-        calls = {batch: _clocked(engine.clock(samples.cycled(batch)), params.seconds) for batch in batches}
-    return Isolated(memory=memory, calls=calls)
+        compute = {}  # milliseconds
+        for batch in batches:
+            call = engine.bind(samples.cycled(batch))
+            warm_up(call, params.seconds / 2)
+            seconds = [timed.compute for timed in take_turn(call, params.seconds) if timed.compute is not None]
+            compute[batch] = 1000 * median(seconds)
+    return Isolated(memory=memory, compute=compute)
 
 
 def read_feeds(feeds: Path) -> Feeds:
     with np.load(feeds) as saved:
         names, *arrays = (saved[key] for key in saved.files)
     return dict(zip(names.tolist(), arrays, strict=True))
-
-
-def _clocked(call: Callable[[], Moments], seconds: float) -> tuple[Moments, ...]:
-    warm_up(call, seconds / 2)
-    deadline = time.perf_counter() + seconds
-    moments = [call()]
-    while time.perf_counter() < deadline:
-        moments.append(call())
-    return tuple(moments)
 
 
 def peak_of(call: Callable[[], object], device: str) -> PeakMemory:
@@ -316,75 +317,3 @@ def peak_of(call: Callable[[], object], device: str) -> PeakMemory:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     host = int(status["VmHWM"].split()[0]) / 1000
     return PeakMemory(host=host, device=process_megabytes() if device == "cuda" else None)
-
-
-# The energy that a device takes for an image, where the machine tells it: NVML for a GPU, RAPL for a CPU.
-
-RAPL = Path("/sys/class/powercap")
-ENERGY_SECONDS = 3.0
-Reading = Callable[[], float]  # returns the joules since it was made
-
-
-def engine_energy(precision: str, folder: Path, machine: Machine, params: Params, batch: int) -> Energy:
-    samples = SampleSet.open(VALIDATION_SAMPLES)
-    with (
-        whole_machine(f"energy, {precision}"),
-        open_engine(folder, machine, params.inference.on(machine.cores)) as engine,
-    ):
-        feeds = samples.tuned(engine.record.profile).cycled(batch)
-        return energy_per_image(machine.device, engine.bind(feeds), batch)
-
-
-class NotToldError(Exception):
-    """The machine does not tell its energy. The text says why."""
-
-
-def energy_per_image(device: str, call: Callable[[], object], images: int, seconds: float = ENERGY_SECONDS) -> Energy:
-    """Call for some seconds, and divide what the device took by the images of all calls."""
-    begin, source = (_nvml, "NVML, the GPU") if device == "cuda" else (_rapl, "RAPL, the processor's package")
-    try:
-        call()
-        joules, done, started = begin(), 0, time.perf_counter()
-        while time.perf_counter() - started < seconds or not done:
-            call()
-            done += images
-        took = joules()
-    except pynvml.NVMLError as error:
-        return Energy(joules=None, source=f"NVML: {error}")
-    except NotToldError as why:
-        return Energy(joules=None, source=str(why))
-    if took <= 0:
-        return Energy(joules=None, source=f"{source}: the counter did not move")
-    return Energy(joules=took / done, source=source)
-
-
-def _nvml() -> Reading:
-    gpu = nvml_device()
-    before = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
-    return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) - before) / 1e3
-
-
-def _rapl() -> Reading:
-    names = sorted(RAPL.glob("intel-rapl:*/name"))
-    packages = [name.parent for name in names if name.read_text(encoding="utf-8").startswith("package")]
-    if not packages:
-        raise NotToldError("this machine shows no RAPL counter")
-    before = [_microjoules(zone / "energy_uj") for zone in packages]
-
-    def joules() -> float:
-        taken = 0
-        for zone, first in zip(packages, before, strict=True):
-            last = _microjoules(zone / "energy_uj")
-            taken += last - first if last >= first else last - first + _microjoules(zone / "max_energy_range_uj")
-        return taken / 1e6
-
-    return joules
-
-
-def _microjoules(path: Path) -> int:
-    try:
-        return int(path.read_text(encoding="utf-8"))
-    except PermissionError:
-        raise NotToldError(f"RAPL: {path.resolve()} is for root alone") from None
-    except (OSError, ValueError) as error:
-        raise NotToldError(f"RAPL: {error}") from None

@@ -13,6 +13,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
 from enginewright.core.params.build import Range
 from enginewright.core.params.samples import IDS, Preprocessing
+from enginewright.core.text import as_in_yaml
 from enginewright.data.feeds import Outputs, Run, errors_of_samples
 from enginewright.data.run_all import outputs_here, run_all
 from enginewright.data.sample_set import TOKENIZER, SampleSet
@@ -127,7 +128,7 @@ def beside(left: Image.Image, right: Image.Image) -> Image.Image:
 # engines. Images are stored as bytes, so that other usual ways to prepare them need no decoding.
 
 Values = tuple[float, ...]
-Way = tuple[float, Values, Values]  # divide_by, mean and std
+Scaling = tuple[float, Values, Values]  # divide_by, mean and std
 MOST_SAMPLES, FEWEST_SAMPLES = 64, 16
 BATCH = 32
 SUSPICIOUS = 0.5  # a model with a higher accuracy is taken at its word, and nothing else is tried
@@ -135,7 +136,7 @@ FAR = 0.25  # of 64 samples, four times what the accuracy of two models that gue
 NEAR = 1e-3  # means and deviations are written with three digits
 # In the order of rgb: ImageNet's, those of Inception and many transformers, shares of white,
 # bytes as they are, and Caffe's.
-USUAL: tuple[Way, ...] = (
+USUAL: tuple[Scaling, ...] = (
     (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     (255.0, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     (255.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
@@ -194,21 +195,15 @@ def _prepared(samples: SampleSet, other: Preprocessing) -> SampleSet:
     how, part = samples.manifest.preprocessing, samples.portion(np.arange(min(MOST_SAMPLES, len(samples))))
     assert how, "they are images"
     assert part.held, "a portion is in memory"
-    arrays = part.held.arrays
+    arrays = part.held
     if other.color != how.color:
         arrays = {name: np.flip(array, -1 if how.layout == "nhwc" else 1) for name, array in arrays.items()}
     manifest = part.manifest.model_copy(update={"preprocessing": other})
-    return replace(part, manifest=manifest, held=replace(part.held, arrays=arrays))
+    return replace(part, manifest=manifest, held=arrays)
 
 
 def _in_words(how: Preprocessing, other: Preprocessing) -> str:
     """Say what differs, as params.yaml has it."""
     changed = [name for name in ("color", "divide_by", "mean", "std") if getattr(how, name) != getattr(other, name)]
-    *first, last = [f"{name} {_written(getattr(other, name))}" for name in changed]
+    *first, last = [f"{name} {as_in_yaml(getattr(other, name))}" for name in changed]
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _written(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_written, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -2,7 +2,6 @@
 
 from enum import StrEnum
 from math import isnan
-from statistics import median
 from typing import NamedTuple, Self
 
 from pydantic import PositiveFloat
@@ -10,9 +9,8 @@ from pydantic import PositiveFloat
 from enginewright.core.files import Record
 from enginewright.core.params.build import ONNXRUNTIME
 from enginewright.core.text import figure
-from enginewright.data.sample_set import Padding
 from enginewright.engine.gpu import GpuConditions
-from enginewright.engine.machine import Machine, Moments
+from enginewright.engine.machine import Machine
 from enginewright.engine.record import LayerTime
 
 
@@ -137,7 +135,7 @@ class Validation(Record):
     unsure: tuple[str, ...]  # a sentence for each threshold that the samples are too few to be sure of
     must_be_sure: bool  # whether these fail, too
     spread: Spread
-    padding: Padding | None = None  # of texts
+    padding: object = None  # told by earlier versions
     doubt: str | None = None  # of the reference: that images are not prepared as its model was trained on them
 
     @property
@@ -262,22 +260,10 @@ class PeakMemory(Record):
 
 
 class Isolated(Record):
-    """An engine in a process that holds nothing else: its memory and, on a GPU, all its calls by batch size."""
+    """An engine in a process that holds nothing else."""
 
     memory: PeakMemory
-    calls: dict[int, tuple[Moments, ...]]
-
-    @property
-    def compute(self) -> dict[int, float]:
-        """Return the median milliseconds of the compute by batch size."""
-        return {batch: 1000 * median(call.compute for call in calls) for batch, calls in self.calls.items()}
-
-
-class Energy(Record):
-    """The energy of the whole device for an image, idle draw included."""
-
-    joules: float | None  # None where the machine does not tell it,
-    source: str  # which then says why
+    compute: dict[int, float]  # the median milliseconds by batch size; empty on a CPU
 
 
 class AtSize(Record):

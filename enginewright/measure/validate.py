@@ -14,7 +14,7 @@ from enginewright.core.params.build import ENDS, Range, ValidationParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data.feeds import Outputs, Run
 from enginewright.data.run_all import OutputsOf, outputs_here, run_all
-from enginewright.data.sample_set import SampleSet, padding_of
+from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine
 from enginewright.measure.agreement import (
     agreement_of,
@@ -105,7 +105,6 @@ def validate_engine(
         broken=tuple(broken),
         unsure=unsure_thresholds(agreement, judged, limits),
         must_be_sure=params.must_be_sure,
-        padding=padding_of(samples, sizes.max),
         spread=spread(*task.comparable(reference, compiled), task.leads_kept(reference, compiled)),
         doubt=expected.doubt,
     )

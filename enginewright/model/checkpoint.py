@@ -122,15 +122,15 @@ def _state(tensors: State, versions: Mapping[str, Any]) -> State:
 
 def apply_weights(model: nn.Module, state: State, path: Path, classes: int = 0) -> None:
     """Load the state into the model; `classes` are those of the samples, if the model was made for so many."""
-    wanted = model.state_dict()
-    if wanted.keys() != state.keys():
+    needed = model.state_dict()
+    if needed.keys() != state.keys():
         state = _without_prefix(state)
-    keys = {"missing": sorted(wanted.keys() - state.keys()), "unknown": sorted(state.keys() - wanted.keys())}
+    keys = {"missing": sorted(needed.keys() - state.keys()), "unknown": sorted(state.keys() - needed.keys())}
     if parts := [f"{len(names)} {what} ({first_few(names, most=3)})" for what, names in keys.items() if names]:
         raise EnginewrightError(f"{path} does not fit model.source: its keys differ: {', '.join(parts)}")
     if misshapen := [
         f"{name} is {tuple(state[name].shape)} and should be {tuple(value.shape)}"
-        for name, value in wanted.items()
+        for name, value in needed.items()
         if state[name].shape != value.shape
     ]:
         where, which = f"{path} does not fit model.source", first_few(misshapen, most=3)
@@ -141,11 +141,11 @@ def apply_weights(model: nn.Module, state: State, path: Path, classes: int = 0) 
         )
     if differing := [
         f"{name} " + f"is {state[name].dtype} and should be {value.dtype}".replace("torch.", "")
-        for name, value in wanted.items()
+        for name, value in needed.items()
         if _kind(state[name]) != _kind(value)
     ]:
         raise EnginewrightError(f"{path} does not fit model.source: {first_few(differing, most=3)}")
-    require_finite(state, path, not_finite(wanted))
+    require_finite(state, path, not_finite(needed))
     model.load_state_dict(state)
 
 

@@ -1,6 +1,5 @@
 """Make the PyTorch model: torchvision's, one of timm or transformers, or by the user's own factory."""
 
-import difflib
 import importlib
 import math
 from collections.abc import Callable, Mapping
@@ -18,9 +17,10 @@ from torchvision.models.detection.ssd import SSD
 from torchvision.ops import FrozenBatchNorm2d
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.installing import how_to_install
 from enginewright.core.params.model import ModelParams
 from enginewright.core.params.samples import Preprocessing
-from enginewright.core.text import first_few, first_line
+from enginewright.core.text import first_few, first_line, suggestion
 from enginewright.core.user_files import look_in_folders_above
 from enginewright.model.from_transformers import make_from_transformers
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
@@ -43,10 +43,9 @@ def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
     segmenters = torchvision.models.list_models(torchvision.models.segmentation)
     known = [*torchvision.models.list_models(torchvision.models), *segmenters, *detector_names()]
     if params.source not in known:
-        near = difflib.get_close_matches(params.source, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
+        hint = suggestion(params.source, known, otherwise="; see torchvision.models.list_models().")
         raise EnginewrightError(
-            f"model.source: torchvision has no model '{params.source}' for these tasks; {hint} "
+            f"model.source: torchvision has no model '{params.source}' for these tasks{hint} "
             "A model of your own is package.module:factory"
         )
     is_detector = params.source in detector_names()
@@ -84,8 +83,7 @@ def _import_factory(source: str) -> Callable[..., object]:
         ) from None
     factory: Callable[..., object] | None = getattr(module, name, None)
     if not callable(factory):
-        near = difflib.get_close_matches(name, dir(module), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = suggestion(name, dir(module), otherwise="")
         raise EnginewrightError(f"model.source: {module_name} has no function or class '{name}'{hint}")
     return factory
 
@@ -167,14 +165,14 @@ def differences(model: nn.Module, how: Preprocessing | None) -> list[str]:
         return []
     given = how.model_dump()
     given |= {name: _one_or_both(list(given[name])) for name in ("resize", "crop")}
-    wanted = preprocessing_of(_import_timm().data.resolve_data_config(model=model))
+    published = preprocessing_of(_import_timm().data.resolve_data_config(model=model))
     changed = [
-        f"{name} {given[name]}, where the model had {wanted[name]}"
+        f"{name} {given[name]}, where the model had {published[name]}"
         for name in ("crop", "interpolation", "resize_mode", "resize")
-        if given[name] != wanted[name]
+        if given[name] != published[name]
     ]
     for name in ("mean", "std"):
-        ours, theirs = given[name], wanted[name]
+        ours, theirs = given[name], published[name]
         if len(ours) == len(theirs) and max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) > NEAR:
             changed.append(f"{name} {list(ours)}, where the model had {theirs}")
     return changed
@@ -187,9 +185,8 @@ def _one_or_both(sides: list[int]) -> int | list[int]:
 def _timm_with(name: str) -> Any:
     timm = _import_timm()
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see timm.list_models()."
-        raise EnginewrightError(f"model.source: timm has no model '{name}'; {hint}")
+        hint = suggestion(name, timm.list_models(), otherwise="; see timm.list_models().")
+        raise EnginewrightError(f"model.source: timm has no model '{name}'{hint}")
     return timm
 
 
@@ -198,7 +195,7 @@ def _import_timm() -> Any:
         import timm
         import timm.data
     except ImportError:
-        raise EnginewrightError("model.source: timm is not installed: pip install -e '.[timm]'") from None
+        raise EnginewrightError(f"model.source: timm is not installed: {how_to_install('timm')}") from None
     return timm
 
 

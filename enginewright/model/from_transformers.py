@@ -12,6 +12,7 @@ from torch import nn
 
 from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.files import sha256
+from enginewright.core.installing import how_to_install
 from enginewright.core.params.model import ModelParams
 from enginewright.core.params.samples import MEANINGS, TextPreprocessing
 from enginewright.core.text import first_few, first_line
@@ -271,7 +272,7 @@ def _import_transformers() -> Any:
         import transformers
     except ImportError:
         raise EnginewrightError(
-            "model.source: transformers is not installed: pip install -e '.[transformers]'"
+            f"model.source: transformers is not installed: {how_to_install('transformers')}"
         ) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from numpy.typing import NDArray
 from onnx.inliner import inline_local_functions
 from torch import nn
 
-from enginewright.core.cores import Work
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile
 from enginewright.core.params.model import ModelParams
 from enginewright.core.text import in_one_line
 from enginewright.data.feeds import INPUT_TYPES, AxesOf, Feeds, Outputs, Places, Run
-from enginewright.data.sample_set import Part, SampleSet
+from enginewright.data.run_all import Running
+from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.onnx_file import check_at_each_size, check_graph, graph_inputs
 from enginewright.model.checkpoint import WEIGHTS_RECORD, Weights, call_model, load_model
@@ -52,25 +51,19 @@ def open_source_model(weights: Path, threads: int = 0) -> Run:
     return partial(_run_or_explain, partial(run_graph, session), in_one_line)
 
 
-@dataclass(frozen=True)
-class ModelWork(Work[Part, list[Outputs]]):
-    """Run the source model. Its code are the user's files that it is made of."""
-
-    weights: Path
-
-    @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
-        if threads:
-            torch.set_num_threads(threads)
-        run = open_source_model(self.weights, threads)
-        yield lambda part: [run(feeds) for feeds in part.feeds()]
+@contextmanager
+def running_model(weights: Path, threads: int) -> Iterator[Run]:
+    if threads:
+        torch.set_num_threads(threads)
+    yield open_source_model(weights, threads)
 
 
-def model_work(weights: Path) -> ModelWork:
+def model_work(weights: Path) -> Running:
+    """Return what runs the source model elsewhere. The user's files that it is made of go along."""
     if (weights / GIVEN_GRAPH).exists():
-        return ModelWork(weights)
+        return Running(weights, running_model)
     source = ModelParams(source=Weights.read(weights / WEIGHTS_RECORD).model, arguments={})
-    return ModelWork(weights, code=watched_files(source.source) if source.is_factory else {})
+    return Running(weights, running_model, code=watched_files(source.source) if source.is_factory else {})
 
 
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
@@ -157,10 +150,8 @@ def _run_or_explain(run: Run, explain: Callable[[BaseException], str], feeds: Fe
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: str) -> onnx.ModelProto:
     """Name the axes that vary as build.profile does: batch, height, width and the user's. Write functions out, which
-    compilers do not know. Change nothing else.
-
-    `axes_of` has those of the profile, by input. Another axis that the file leaves open gets its size in the samples.
-    """
+    compilers do not know. Change nothing else. `axes_of` has those of the profile, by input. Another axis that the file
+    leaves open gets its size in the samples."""
     if model.functions:
         model = inline_local_functions(model)
     inputs = graph_inputs(model.graph)

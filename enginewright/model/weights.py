@@ -31,12 +31,10 @@ HEAD_STEPS = 200
 
 
 def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
-    """Train by AdamW with a one-cycle schedule: a ResNet-18 learns the digits to about 99 % in four epochs.
-
-    Afterwards BatchNorm's statistics and the last layer are fitted again. The statistics lag behind the weights by many
-    steps where a model averages slowly: MobileNetV3 answers at random without this. Training on smaller images is
-    cheaper by the square, and leaves both wrong by the difference in scale.
-    """
+    """Train by AdamW with a one-cycle schedule: a ResNet-18 learns the digits to about 99 % in four epochs. Afterwards
+    BatchNorm's statistics and the last layer are fitted again. The statistics lag behind the weights by many steps
+    where a model averages slowly: MobileNetV3 answers at random without this. Training on smaller images is cheaper by
+    the square, and leaves both wrong by the difference in scale."""
     model.to(memory_format=torch.channels_last)  # a third faster on a CPU
     if params.epochs:
         train_all_layers(model, samples, params)
@@ -234,10 +232,8 @@ def _published_state(published: Any) -> State:
 
 
 def _implied_arguments(plain: nn.Module, published: nn.Module) -> dict[str, object]:
-    """Return arguments that torchvision sets for the weights, without which they compute something else.
-
-    Inception's transform_input is an example.
-    """
+    """Return arguments that torchvision sets for the weights, without which they compute something else. Inception's
+    transform_input is an example."""
     arguments = inspect.signature(type(plain).__init__).parameters
     simple = {name: getattr(published, name) for name in arguments if isinstance(getattr(published, name, None), int)}
     return {name: value for name, value in simple.items() if getattr(plain, name, None) != value}

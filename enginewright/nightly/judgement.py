@@ -93,8 +93,8 @@ def judge(measure: Measure, race: Race, history: History, confidence: float, att
             # Ratios show large losses; a race shows smaller ones, and whether the engine has caused a loss at all.
             # In a race both engines have the new driver or runtime, so only ratios show what a new version does.
             alike = same_versions(good, now)
-            wanted = {change.precision for change in changes if alike or _is_unknown_speed(change)}
-            raced.update(race(wanted & known - raced.keys()))
+            to_race = {change.precision for change in changes if alike or _is_unknown_speed(change)}
+            raced.update(race(to_race & known - raced.keys()))
             changes = _with_races(changes, compare_runs(good, now, confidence, raced), raced) if raced else changes
         return found, changes
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from enginewright.core import installing
-from enginewright.core.errors import EnginewrightError, sentence_of
+from enginewright.core.errors import EnginewrightError, errors_in_words
 from enginewright.core.files import LOCK, MEASUREMENTS, SUMMARY, VERDICT, templates_in
 from enginewright.core.params.all import Params
 from enginewright.core.process import start_dvc
@@ -39,14 +39,8 @@ def main() -> None:
     attempts = "how often to measure again what is not comparable, 3 if not given, 10 at most"
     parser.add_argument("--attempts", type=int, choices=range(11), default=3, metavar="N", help=attempts)
     chosen = parser.parse_args()
-    try:
+    with errors_in_words("nightly: ", interrupted="the night is not recorded"):
         sys.exit(run_night(chosen.confidence, chosen.attempts))
-    except KeyboardInterrupt:
-        sys.exit("nightly: interrupted; the night is not recorded")
-    except Exception as error:
-        if sentence := sentence_of(error):
-            sys.exit(f"nightly: {sentence}")
-        raise
 
 
 def run_night(confidence: float, attempts: int) -> Status:

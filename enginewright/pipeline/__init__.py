@@ -3,13 +3,12 @@ so that what takes long, such as training, decoding and building, has a file of 
 
 import argparse
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from enginewright.core.errors import EnginewrightError, sentence_of
+from enginewright.core.errors import EnginewrightError, errors_in_words
 from enginewright.core.params.all import Params
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.process import end_after
@@ -57,12 +56,11 @@ def arguments_of(stage: Callable[..., None], words: Sequence[str] | None = None)
 
 
 def run_stage(stage: Callable[..., None]) -> None:
-    """Call a stage as the command line says, with params.yaml if it takes `params`.
-
-    An error that a user can cause becomes one line and exit code 1: DVC stops there and keeps the other results.
-    """
+    """Call a stage as the command line says, with params.yaml if it takes `params`. An error that a user can cause
+    becomes one line and exit code 1: DVC stops there and keeps the other results."""
     name, given = stage.__name__, arguments_of(stage)
-    try:
+    nothing_lost = "nothing half-written was kept. Run `dvc repro` again to go on."
+    with errors_in_words(f"{name}: ", interrupted=nothing_lost):
         if "params" in inspect.signature(stage).parameters:  # all but the gate, which has no time limit either
             given["params"] = params = Params.read()
             if (precision := given.get("precision")) not in (None, *params.precisions):
@@ -70,9 +68,3 @@ def run_stage(stage: Callable[..., None]) -> None:
                 raise EnginewrightError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {listed}")
             end_after(params.timeouts.get(name))  # type: ignore[call-overload]  # any name will do
         stage(**given)
-    except KeyboardInterrupt:
-        sys.exit(f"{name}: interrupted; nothing half-written was kept. Run `dvc repro` again to go on.")
-    except Exception as error:
-        if sentence := sentence_of(error):
-            sys.exit(f"{name}: {sentence}")
-        raise

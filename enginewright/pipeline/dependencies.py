@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from enginewright.core.facts import RUNTIMES, TASKS, PrecisionName
-from enginewright.core.files import Record, sha256, write_if_new, write_text
+from enginewright.core.files import Record, sha256, write_text
 from enginewright.core.params.all import Params, edit_params, overlay
 from enginewright.core.params.section import PARAMS_FILE, read_yaml
 from enginewright.pipeline import STAGES
@@ -70,7 +70,7 @@ def _write(path: Path, places: Iterable[str], content: Mapping[str, Any]) -> Non
         for name in place.split("."):
             value = value[name]
         values[place] = value
-    write_if_new(path, json.dumps(values, indent=2) + "\n")
+    write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def what_dvc_misses(params: Params, file: Path = PARAMS_FILE) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """One engine: compared with PyTorch, to find what causes a loss, and timed layer by layer."""
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,13 +9,12 @@ import numpy as np
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
-from enginewright.data.run_all import outputs_on
+from enginewright.data.run_all import Running, outputs_on
 from enginewright.data.sample_set import SampleSet, output_file
-from enginewright.engine.build import EngineWork
-from enginewright.engine.engine import open_engine
+from enginewright.engine.engine import open_engine, running_engine
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import pass_on_refusal, require_made_of
-from enginewright.graph.as_written import GraphWork, run_as_written
+from enginewright.graph.as_written import run_as_written, running_graph
 from enginewright.measure.benchmark import trace_engine
 from enginewright.measure.examples import EXAMPLES, Examples
 from enginewright.measure.records import Reference, Validation
@@ -45,6 +45,7 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
         name: np.load(paths.reference / output_file(number), mmap_mode="r") for number, name in enumerate(known.outputs)
     }
     samples, limits = SampleSet.open(paths.validation), params.precisions[precision].thresholds
+    run_engine = partial(running_engine, inference=params.inference)
     expected = Expected(samples, arrays, limits, known.made_by, known.by_chance, known.doubt)
     with (
         open_cluster(params.cluster) as cluster,
@@ -59,8 +60,8 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
             params.validation,
             unfinished,
             (
-                outputs_on(GraphWork(paths.converted), cluster),
-                outputs_on(EngineWork(paths.engine, params.inference, gpus=int(here.device == "cuda")), cluster),
+                outputs_on(Running(paths.converted, running_graph), cluster),
+                outputs_on(Running(paths.engine, run_engine, gpus=int(here.device == "cuda")), cluster),
             ),
         )
     record.write(paths.report)

@@ -18,21 +18,9 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginewright.precision import in_dialect
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
-from enginewright.precision.in_dialect import (
-    Ingredients,
-    cast_in_dialect,
-    open_calibrated,
-    open_rescued,
-    quantize_beside,
-    quantize_in_dialect,
-    rest_of,
-    rewritten,
-    spare_mixed,
-    spare_searched,
-    write_blocks_in_dialect,
-)
 from enginewright.precision.records import (
     MIX,
     RESCUE,
@@ -55,7 +43,7 @@ def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None
     """Write what was tried; and, if it was kept, the graph with its ranges, and the weights that are rounded."""
     asked, keep = params.precisions[precision].rescue, params.precisions[precision].keep
     samples = SampleSet.open(paths.calibration)
-    given = open_calibrated(paths.simplified, paths.calibrated, samples, Dialect.read(paths.dialect), keep)
+    given = in_dialect.open_calibrated(paths.simplified, paths.calibrated, samples, Dialect.read(paths.dialect), keep)
     if not len(samples):
         place = f"precisions.{precision}.rescue"
         raise EnginewrightError(f"{place} needs calibration samples, and samples.calibration is 0")
@@ -81,7 +69,7 @@ class Plan(NamedTuple):
     made_as: str  # the precision, or for a mix that in which it is written
     keep: Keep
     graph: Path
-    given: Ingredients | None = None  # with ranges; None where nothing is calibrated
+    given: in_dialect.Ingredients | None = None  # with ranges; None where nothing is calibrated
     mix: Mix | None = None
     answers: Mapping[str, Path] = {}  # the files that it follows, by the names of their copies, which the report reads
 
@@ -105,7 +93,7 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
     require_kept_exist(plan.keep, graph)
     with new_folder(paths.converted) as unfinished:
         target = unfinished / "model.onnx"
-        if (graph_for_compiler := rewritten(graph, dialect, plan.made_as)) is not None:
+        if (graph_for_compiler := in_dialect.rewritten(graph, dialect, plan.made_as)) is not None:
             graph = graph_for_compiler
             save_graph(graph, target)
         else:
@@ -136,29 +124,35 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
         rescue = paths.rescued / precision if paths.made_from not in (paths.calibrated, paths.simplified) else None
     if not PRECISIONS[plan.made_as].is_calibrated:
         return plan
-    given = open_rescued(paths.simplified, paths.calibrated, rescue, samples, Dialect.read(paths.dialect), plan.keep)
+    given = in_dialect.open_rescued(
+        paths.simplified, paths.calibrated, rescue, samples, Dialect.read(paths.dialect), plan.keep
+    )
     plan = plan._replace(graph=given.graph, given=given)
     if plan.mix:
-        return plan._replace(given=spare_mixed(given, plan.mix))
+        return plan._replace(given=in_dialect.spare_mixed(given, plan.mix))
     if rescue:
         answers = {SEARCH: found, RESCUE: rescue / RESCUE}
-        return plan._replace(given=spare_searched(given, found, rescue), answers=answers)
+        return plan._replace(given=in_dialect.spare_searched(given, found, rescue), answers=answers)
     return plan
 
 
 def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialect: Dialect) -> onnx.ModelProto:
     """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
-    facts, given, rest = PRECISIONS[plan.made_as], plan.given, rest_of(plan.keep, dialect)
+    facts, given, rest = PRECISIONS[plan.made_as], plan.given, in_dialect.rest_of(plan.keep, dialect)
     if facts.block:
         ranges = given.ranges if given else None
-        graph, in_blocks, high = write_blocks_in_dialect(plan.made_as, source, ranges, sample, dialect, plan.keep)
+        graph, in_blocks, high = in_dialect.write_blocks_in_dialect(
+            plan.made_as, source, ranges, sample, dialect, plan.keep
+        )
         products = len(in_blocks) + len(high)
         print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
     elif given:
         of, mix = given._replace(graph=source), plan.mix
-        graph, high = quantize_beside(mix.floating, of) if mix else quantize_in_dialect(plan.made_as, of)
+        graph, high = (
+            in_dialect.quantize_beside(mix.floating, of) if mix else in_dialect.quantize_in_dialect(plan.made_as, of)
+        )
     else:
-        graph, high = cast_in_dialect(plan.made_as, source, sample, dialect, plan.keep)
+        graph, high = in_dialect.cast_in_dialect(plan.made_as, source, sample, dialect, plan.keep)
         rest = "fp32"
     for why in dict.fromkeys(high.values()):
         names = [name for name, reason in high.items() if reason == why]

@@ -42,16 +42,16 @@ def machine(params: Params, paths: MachinePaths) -> None:
     require_new_enough()
     require_files(params, paths)
     described = describe_machine(params.runtime)
-    described.write_if_new(paths.machine)
-    target_of(described, params.build.tensorrt).write_if_new(paths.target)
+    described.write(paths.machine)
+    target_of(described, params.build.tensorrt).write(paths.target)
     varies = not all(sizes.fixed for sizes in params.build.profile.ranges.values())
-    dialect_of(described.runtime, described.device, described.capability, varies).write_if_new(paths.dialect)
-    describe_tools().write_if_new(paths.tools)
-    known_of(params.task).write_if_new(paths.task)
+    dialect_of(described.runtime, described.device, described.capability, varies).write(paths.dialect)
+    describe_tools().write(paths.tools)
+    known_of(params.task).write(paths.task)
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
     users = users_code(params)
     for stage, its_code in code_of_stages(runtimes, users["model"], users["task"]).items():
-        its_code.write_if_new(paths.code / f"{stage}.json")
+        its_code.write(paths.code / f"{stage}.json")
     write_parameters(params, paths.parameters)
     print(described.in_words())
 

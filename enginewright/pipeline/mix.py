@@ -17,28 +17,9 @@ from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
+from enginewright.precision import in_dialect, mixing
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.in_dialect import (
-    NOTHING,
-    for_compiler,
-    open_rescued,
-    rewritten,
-    spare_searched,
-    types_to_mix,
-)
-from enginewright.precision.mixing import (
-    Bench,
-    CandidateMaker,
-    Races,
-    choose,
-    layers_in_turns,
-    mixes_worth_trying,
-    parts_of,
-    read_traces,
-    require_executed,
-    trace_in_turns,
-)
 from enginewright.precision.records import SEARCH, Mix
 from enginewright.targets.ray_cluster import whole_node
 from enginewright.tasks.choose import task_of
@@ -65,14 +46,14 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
     asked, keep, how, build = params.mix[precision], params.precisions["int8"].keep, params.model, params.build
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     in_graph = BoxesInGraph.read(paths.boxes)
-    types = types_to_mix(asked.floating, keep, dialect)  # the first two have engines; a third one is fp32
+    types = in_dialect.types_to_mix(asked.floating, keep, dialect)  # the first two have engines; a third one is fp32
     user_plugins(build.tensorrt.plugins, paths.plugins)
     if not len(samples):
         raise EnginewrightError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
     for name in types[:2]:
-        require_executed(read_engine(paths.engines / name), precision)
+        mixing.require_executed(read_engine(paths.engines / name), precision)
     this, known = Machine.read(paths.machine), samples.manifest
-    bench = Bench(this, params.inference.on(this.cores), samples.tuned(build.profile), build.profile.batch.opt)
+    bench = mixing.Bench(this, params.inference.on(this.cores), samples.tuned(build.profile), build.profile.batch.opt)
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     tokenizer = samples.folder / TOKENIZER if known.text else None
     compiled_for, example = Target.read(paths.target), samples.cycled(build.profile.batch.min)
@@ -85,41 +66,43 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
         paths.converted / "int8" / SEARCH
     )  # which has shaped the int8 graph, so that its parts in a mix are its own
     rescue = paths.rescued if search.exists() else None
-    given = open_rescued(paths.simplified, paths.calibrated, rescue, samples, dialect, keep)
-    given = spare_searched(given, search, paths.rescued) if search.exists() else given
+    given = in_dialect.open_rescued(paths.simplified, paths.calibrated, rescue, samples, dialect, keep)
+    given = in_dialect.spare_searched(given, search, paths.rescued) if search.exists() else given
     with scratch_folder() as folder:
-        source = for_compiler("int8", given, folder)
+        source = in_dialect.for_compiler("int8", given, folder)
         graph = load_graph(source.graph)
-        parts = parts_of(graph, source)
+        parts = mixing.parts_of(graph, source)
         elsewhere = (
-            read_traces(asked.traces, types, precision, parts.places, paths.traces, bench) if asked.traces else None
+            mixing.read_traces(asked.traces, types, precision, parts.places, paths.traces, bench)
+            if asked.traces
+            else None
         )
         types = tuple(elsewhere.times) if elsewhere else types
         limits = params.precisions[precision].thresholds
         checks = Checks(choose_in_graph(graph, in_graph), samples, Judge(task, samples.truth, limits))
-        maker = CandidateMaker(source, parts, in_graph, checks, build_mix)
+        maker = mixing.CandidateMaker(source, parts, in_graph, checks, build_mix)
         made = [
             maker.check(parts.all_in(name), paths.converted / name / "model.onnx", paths.engines / name)
             for name in types[:2]
         ]
         if "fp32" in types[2:]:
             exact = load_graph(paths.simplified / "model.onnx")
-            whole = rewritten(exact, dialect, "fp32") or exact
+            whole = in_dialect.rewritten(exact, dialect, "fp32") or exact
             made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         with nullcontext() if elsewhere else whole_node(f"mix, {precision}", params.cluster):
-            traced = elsewhere or trace_in_turns(precision, pure, parts.places, bench)
-        for number, assignment in enumerate(mixes_worth_trying(traced.medians)):
+            traced = elsewhere or mixing.trace_in_turns(precision, pure, parts.places, bench)
+        for number, assignment in enumerate(mixing.mixes_worth_trying(traced.medians)):
             made.append(maker.make(assignment, folder / str(number)))
         candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}", params.cluster), whole_machine(f"mix, {precision}"):
-            races = None if asked.traces else Races(candidates, bench)
+            races = None if asked.traces else mixing.Races(candidates, bench)
             if races and len(made) > len(types):
-                layers = layers_in_turns(candidates, bench)
+                layers = mixing.layers_in_turns(candidates, bench)
             else:  # nothing is traced anew where there is no mix
                 layers = [traced.of(each.assignment) for each in made]
-            choice = choose(precision, types, made, layers, races, asked.seconds)
-    keeps = {"int8": source.keep, "fp32": NOTHING, asked.floating: params.precisions[asked.floating].keep}
+            choice = mixing.choose(precision, types, made, layers, races, asked.seconds)
+    keeps = {"int8": source.keep, "fp32": in_dialect.NOTHING, asked.floating: params.precisions[asked.floating].keep}
     answer = Mix(
         precision=precision,
         types=tuple(traced.times),

@@ -21,7 +21,6 @@ from enginewright.graph.simplify import (
 )
 from enginewright.precision.calibration.cache import provided_provenance, read_cache, write_cache
 from enginewright.precision.calibration.calibrate import calibrate_graph
-from enginewright.precision.calibration.histogram import Histograms
 from enginewright.precision.dialect import Dialect
 from enginewright.targets.ray_cluster import open_cluster
 
@@ -52,7 +51,7 @@ def simplify(params: Params, exported: Path, validation: Path, simplified: Path)
 
 
 def calibrate(params: Params, data: Path, simplified: Path, calibration: Path, dialect: Path, calibrated: Path) -> None:
-    """Write calibration.cache in TensorRT's format, its origin in calibration.json, and histograms.json."""
+    """Write calibration.cache in TensorRT's format, and its origin in calibration.json."""
     asked = params.calibration
     with new_folder(calibrated) as unfinished:
         if asked.file:
@@ -60,7 +59,6 @@ def calibrate(params: Params, data: Path, simplified: Path, calibration: Path, d
             write_cache(amax, cache)
             record = provided_provenance(asked, cache, amax)
             record.write(unfinished / "calibration.json")
-            Histograms(tensors={}).write(unfinished / "histograms.json")
         else:
             with open_cluster(params.cluster) as cluster:
                 given = SampleSet.open(calibration), asked, Dialect.read(dialect)

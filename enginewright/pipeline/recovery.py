@@ -1,20 +1,13 @@
-"""Mend what DVC leaves when it is killed, and what a power cut leaves of its cache. This needs DVC's private modules:
-it is for the version in DVC, and a test tells when DVC no longer needs it.
+"""Mend what DVC leaves when it is killed. This needs DVC's private modules: it is for the version in DVC, and a test
+tells when DVC no longer needs it. DVC writes its own files in place. Cut off, they stop every further run until
+somebody deletes them."""
 
-DVC writes its own files in place. Cut off, they stop every further run until somebody deletes them. Copies in its cache
-are not forced to disk, and it believes that they are what their names say: after a power cut it would restore an empty
-one as a result, and call it up to date.
-"""
-
-import hashlib
 import json
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-from dvc.config import Config
 from dvc.lock import LockError, make_lock
 from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK, SCHEMA
 from dvc.schema import COMPILED_LOCKFILE_SCHEMA
@@ -23,14 +16,10 @@ from ruamel.yaml.error import YAMLError
 from voluptuous import Invalid
 
 from enginewright.core.errors import UNREADABLE
-from enginewright.core.files import write_text
 
 DVC = "3.67.1"
 TMP = Path(".dvc/tmp")
 LOCKS = (Path("dvc.lock"), Path("machine/dvc.lock"))  # what stages had and made, not locks in the sense of TMP's
-BOOT = Path("/proc/sys/kernel/random/boot_id")  # Linux has another one each time that it starts
-CHECKED = "enginewright-boot"  # in DVC's folder for temporary files: the start since which nothing can have been lost
-OBJECTS = "files/md5"
 
 
 def mend_after_a_kill(root: Path) -> list[str]:
@@ -92,32 +81,3 @@ def _is_running(user: dict[str, Any]) -> bool:
         return False
     except psutil.AccessDenied:
         return True
-
-
-def mend_after_a_power_cut(root: Path) -> list[str]:
-    """Return what was mended, a sentence. Copies are checked once after each start of the machine, by their hashes:
-    those that are younger than the run which began first after the start before."""
-    tmp = _find_tmp(root)
-    if tmp is None or not BOOT.exists():
-        return []
-    checked, boot = tmp / CHECKED, BOOT.read_text(encoding="utf-8")
-    if checked.is_file() and checked.read_text(encoding="utf-8", errors="replace") == boot:
-        return []
-    since = checked.stat().st_mtime if checked.is_file() else 0.0
-    cache = Path(Config(str(tmp.parent))["cache"].get("dir") or tmp.parent / "cache")
-    young = (path for path in cache.glob(f"{OBJECTS}/??/*") if path.stat().st_mtime >= since)
-    broken = [path for path in young if _is_cut_off(path)]
-    for path in broken:
-        path.unlink()
-    write_text(checked, boot)
-    lost = f"{len(broken)} files of DVC's cache were cut off when the machine stopped, and are removed"
-    return [f"{lost}: what they held is made again when it is needed"] if broken else []
-
-
-def _is_cut_off(path: Path) -> bool:
-    """Tell whether a file of the cache is not what its name says. Other files lie there, too."""
-    name = path.parent.name + path.name
-    if not re.fullmatch(r"[0-9a-f]{32}(\.dir)?", name):
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() != name[:32]

@@ -10,7 +10,6 @@ from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
 from enginewright.data.splits import shared_images, split, write_split
-from enginewright.targets.ray_cluster import open_cluster
 
 
 class SamplesPaths(NamedTuple):
@@ -28,11 +27,9 @@ def samples(params: Params, paths: SamplesPaths) -> None:
     source = open_source(asked, paths.data, known, paths.texts)
     folders = {"training": paths.training, "calibration": paths.calibration, "validation": paths.validation}
     divided = split(len(source), asked, source.truths)
-    with open_cluster(params.cluster) as cluster:
-        manifests = {
-            name: write_split(source, indices, asked, folders[name], known.task, cluster)
-            for name, indices in divided.items()
-        }
+    manifests = {
+        name: write_split(source, indices, asked, folders[name], known.task) for name, indices in divided.items()
+    }
     for name, indices in divided.items():
         truth = SampleSet(folders[name], manifests[name]).truth
         is_known = truth is not None and not (known.questions and np.isnan(truth).any())

@@ -32,9 +32,8 @@ from enginewright.measure.benchmark import (
     with_tuned_batches,
 )
 from enginewright.measure.contenders import measure_pytorch, open_baseline, pace_meter, require_possible
-from enginewright.measure.exported_times import FILE, write_exported_times
 from enginewright.measure.race import Open, open_contender, race_engines
-from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark, Isolated
+from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark
 from enginewright.measure.timing import Bind, ContentionWatch, contention_problems, whole_machine
 from enginewright.measure.within import search_within
 from enginewright.model.checkpoint import load_model
@@ -51,7 +50,7 @@ class BenchmarkPaths(NamedTuple):
 
 
 def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -> None:
-    """Write summary.json, timings.csv and, on a GPU, gpu.csv and the timings in the form of trtexec."""
+    """Write summary.json, timings.csv and, on a GPU, gpu.csv."""
     if pass_on_refusal(paths.engine, paths.report / REFUSED):
         return
     record, here = read_engine(paths.engine), Machine.read(paths.machine)
@@ -94,21 +93,19 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             sizes=sizes,
             within=search_within(paths.engine, here, inference, samples, answered, asked),
         )
-    _write(paths.report, summary, race, alone, sampler)
+    _write(paths.report, summary, race, sampler)
     for ratio in summary.ratios:
         interval = f"({ratio.low:.2f} to {ratio.high:.2f})"
         print(f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} {interval}")
 
 
-def _write(report: Path, summary: Benchmark, race: Race, isolated: Isolated, sampler: GpuSampler | None) -> None:
+def _write(report: Path, summary: Benchmark, race: Race, sampler: GpuSampler | None) -> None:
     with new_folder(report) as unfinished:
         summary.write(unfinished / "summary.json")
         timings = pd.DataFrame(raw_rows(race.timings), columns=RAW_COLUMNS)
         timings.to_csv(unfinished / "timings.csv", index=False, float_format="%.6f")
         if sampler:
             pd.DataFrame(sampler.samples).to_csv(unfinished / "gpu.csv", index=False)
-        for batch, calls in isolated.calls.items():
-            write_exported_times(calls, unfinished / FILE.format(batch))
 
 
 def _contenders(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -21,8 +22,8 @@ from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.files import sha256_of
 from enginewright.core.progress import progress
 from enginewright.data.feeds import TINY, Feeds, Outputs, Run
-from enginewright.data.run_all import OutputsOf, outputs_on
-from enginewright.graph.as_written import GraphWork, run_optimized
+from enginewright.data.run_all import OutputsOf, Running, outputs_on
+from enginewright.graph.as_written import run_optimized, running_graph
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.calibration.auto import norms_of_outputs
 from enginewright.precision.checks import LOST, Checks
@@ -149,7 +150,7 @@ class LayersAlone(Work[LayerName, LossAlone]):
 
 def running_on(cluster: Cluster, graph: onnx.ModelProto, scratch: Path) -> OutputsOf | None:
     """Return what runs a graph over parts of the samples. It goes there as a file in the folder `scratch`."""
-    return outputs_on(GraphWork(_written(graph, scratch), optimized=True), cluster)
+    return outputs_on(Running(_written(graph, scratch), partial(running_graph, optimized=True)), cluster)
 
 
 def _written(graph: onnx.ModelProto, scratch: Path) -> Path:

@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import onnx
-
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import QUANTIZED
 from enginewright.core.params.all import Params
@@ -29,9 +26,8 @@ from enginewright.measure.records import (
     Trace,
     Validation,
 )
-from enginewright.measure.timing import WIDEST_INTERVAL, broken_limits, machine_problems
+from enginewright.measure.timing import broken_limits, machine_problems
 from enginewright.precision.calibration.cache import Calibration
-from enginewright.precision.calibration.histogram import Histograms
 from enginewright.precision.floats import Conversion, Left
 from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, Rescue, Search
 
@@ -130,19 +126,9 @@ class Findings:
         """Return the precisions that are not quantized and did not run as another type."""
         return [one for one in self.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
 
-    @property
-    def tuned_batch(self) -> int:
-        """Return the batch size of the race, at which speeds are quoted."""
-        return self.race.batch
-
     def quoted(self, entry: Evidence) -> Factor:
         """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
         return self.race.times(entry.precision, self.baselines[0])
-
-    def is_noisy(self, entry: Evidence) -> bool:
-        """Tell whether the race leaves the quoted speed of a precision open."""
-        times = self.quoted(entry)
-        return (times.high - times.low) / times.median > WIDEST_INTERVAL
 
     def times(self, one: Evidence, other: Evidence) -> Factor:
         """Return how many times as fast one engine is as another."""
@@ -207,10 +193,6 @@ def gather_findings(precisions: Iterable[str], places: Places) -> Findings:
     return Findings(Machine.read(places.machine), tuple(found), raced, refused)
 
 
-BULK = 0.999  # the share of magnitudes that counts as the bulk; outliers lie beyond it
-RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # these change no value
-
-
 @dataclass(frozen=True)
 class Background:
     """What led to the engines: parameters, simplification, calibration, searches and tools."""
@@ -218,42 +200,17 @@ class Background:
     params: Params
     simplification: Simplification
     calibration: Calibration
-    histograms: Histograms
     tools: Tools
-    makers: Mapping[str, onnx.NodeProto]  # the node that makes a tensor
     rescues: Mapping[str, Rescue]  # by precision, as are searches
     searches: Mapping[str, Search]
 
-    @property
-    def drawn_tensors(self) -> list[str]:
-        """The tensors whose histograms are drawn, those that lose most to quantization first: a tensor loses more the
-        more of it is clipped, then the less of its range the bulk of its values fills. What is only another shape of a
-        tensor with the same range is not drawn again."""
-        sketches, amax = self.histograms.tensors, self.calibration.amax
-
-        def repeats_another(name: str) -> bool:
-            maker = self.makers.get(name)
-            of = maker.input[0] if maker and maker.op_type in RESHAPES else ""
-            return of in sketches and amax[name] == amax[of]
-
-        def loss(name: str) -> tuple[float, float]:
-            sketch = sketches[name]
-            seen = np.cumsum(sketch.counts)
-            bulk = float(np.searchsorted(seen, BULK * seen[-1]) + 1) * sketch.width
-            return -sketch.clipped, bulk / (sketch.largest or 1)
-
-        return sorted((name for name in sketches if not repeats_another(name)), key=loss)
-
 
 def gather_background(params: Params, simplified: Path, calibrated: Path, converted: Path, tools: Path) -> Background:
-    graph = onnx.load(simplified / "model.onnx", load_external_data=False).graph
     return Background(
         params,
         Simplification.read(simplified / "simplify.json"),
         Calibration.read(calibrated / "calibration.json"),
-        Histograms.read(calibrated / "histograms.json"),
         Tools.read(tools),
-        {name: node for node in graph.node for name in node.output},
         {name: Rescue.read(found) for name in params.search if (found := converted / name / RESCUE).exists()},
         {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},
     )

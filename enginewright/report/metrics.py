@@ -52,7 +52,7 @@ def _results(validation: Validation, *figures: str) -> dict[str, Any]:
 def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:
     """Return the speeds with one call at a time, and the highest rate with any number of requests in flight. At the
     batch size of the race, the median and the speed-up are the race's."""
-    latency, is_raced = entry.latency(batch), batch == findings.tuned_batch
+    latency, is_raced = entry.latency(batch), batch == findings.race.batch
     ratio = findings.quoted(entry) if is_raced else entry.ratio(batch, findings.baselines[0])
     figures = {
         "p50_ms": _digits(findings.race.milliseconds[entry.precision] if is_raced else latency.p50),

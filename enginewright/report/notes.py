@@ -83,14 +83,6 @@ def _on_samples(validation: Validation) -> Iterator[Note]:
         yield Note("No PyTorch", f"the model came as an ONNX file. Where this report says PyTorch, {meant}")
     if validation.doubt:
         yield Note("Images may be prepared otherwise than the model knows them", f"{validation.doubt}.")
-    if padding := validation.padding:
-        cut = f" {padding.cut} were longer than {padding.longest_allowed}, and cut." if padding.cut else ""
-        yield Note(
-            "Texts",
-            f"they have {padding.shortest} to {padding.longest} tokens, half of them up to {padding.median:.0f}. "
-            f"In batches of {padding.batch} by length {padding.by_length:.1%} of what is computed is padding; as they "
-            f"come it would be {padding.as_they_come:.1%}.{cut}",
-        )
 
 
 def _on_execution(entry: Evidence, runtime: str) -> Iterator[Note]:
@@ -164,18 +156,18 @@ def _on_slow_quantized(findings: Findings) -> Iterator[Note]:
         yield Note(
             f"{name} does not pay here",
             f"{fastest.precision} is {findings.times(fastest, entry).median:.2f} times as fast at batch "
-            f"{findings.tuned_batch}. {lost}. {tried} At another batch size, or on another machine, {name} may pay.",
+            f"{findings.race.batch}. {lost}. {tried} At another batch size, or on another machine, {name} may pay.",
         )
 
 
 def _on_faster_baselines(chosen: Evidence, findings: Findings) -> Iterator[Note]:
     """Name the baselines that beat the best engine: compiled or in half precision, PyTorch itself can win."""
-    raced = (findings.tuned_batch, findings.baselines[0])  # of these, the race tells how fast the engine is
+    raced = (findings.race.batch, findings.baselines[0])  # of these, the race tells how fast the engine is
     times = findings.quoted(chosen)
     for baseline in findings.baselines:
         ratios = [chosen.ratio(batch, baseline) for batch in findings.batches if (batch, baseline) != raced]
         if baseline == findings.baselines[0]:
-            ratios.append(Ratio(baseline=baseline, batch=findings.tuned_batch, rounds=0, **times._asdict()))
+            ratios.append(Ratio(baseline=baseline, batch=findings.race.batch, rounds=0, **times._asdict()))
         slower = [ratio for ratio in ratios if AS_FAST * ratio.high < 1]
         if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in slower]:
             in_other_numbers = set(baseline.split("+")) & set(NUMBER_FORMATS)

@@ -1,10 +1,11 @@
 """The findings and what was tried on the way as tables, for the page and the summary. The first column is the index."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from enginewright.core.params.all import flat
 from enginewright.core.params.build import EAGER
 from enginewright.core.text import counted, file_size, first_few
 from enginewright.engine.machine import Machine
@@ -12,7 +13,6 @@ from enginewright.measure.records import ENGINE, LAUNCHED, Factor, PeakMemory, R
 from enginewright.precision.records import Mix, Rescue, errors_in_words
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
 from enginewright.report.verdict import verdict_on
-from enginewright.report.where_time_goes import fit_line
 
 OWN_PROCESS = "in a process of its own"
 NOT_BUILT = "not built"
@@ -20,7 +20,6 @@ CONTRADICTION = (
     f"An asterisk: in that pass, one at a time was more than {MOST_DEVIATION - 1:.0%} faster or slower than in the "
     "race. Trust how many times as many there were, not how many per second."
 )
-FEWEST_FOR_A_LINE = 3  # a line fits any two batch sizes
 
 
 def as_markdown(table: pd.DataFrame) -> str:
@@ -30,17 +29,14 @@ def as_markdown(table: pd.DataFrame) -> str:
 def facts(found: Mapping[str, Any]) -> pd.DataFrame:
     """List names and values. Nested sections become dotted names."""
 
-    def flat(section: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
-        for name, value in section.items():
-            if isinstance(value, Mapping) and value:
-                yield from flat(value, f"{place}{name}.")
-            elif isinstance(value, bool):
-                yield f"{place}{name}", str(value).lower()
-            else:
-                listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-                yield f"{place}{name}", "-" if listed in ("", None, {}) else str(listed)
+    def written(value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        return "-" if listed in ("", None, {}) else str(listed)
 
-    return pd.DataFrame(flat(found, ""), columns=["name", "value"]).set_index("name")
+    rows = [(place, written(value)) for place, value in flat(found)]
+    return pd.DataFrame(rows, columns=["name", "value"]).set_index("name")
 
 
 def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:
@@ -70,7 +66,7 @@ def overview(findings: Findings) -> pd.DataFrame:
         rows[entry.precision] = {
             "verdict": verdict_on(findings, entry),
             f"times {baseline_title(findings.baselines[0])}": with_interval(findings.quoted(entry)),
-            f"ms per batch of\N{NO-BREAK SPACE}{findings.tuned_batch}": (
+            f"ms per batch of\N{NO-BREAK SPACE}{findings.race.batch}": (
                 f"{findings.race.milliseconds[entry.precision]:.2f}"
             ),
             validation.metric: engine_metric(validation),
@@ -118,27 +114,6 @@ def blame_table(findings: Findings) -> pd.DataFrame:
             "to blame": validation.loss_comes_from if validation.broken else "nothing broke",
         }
     return _frame(rows)
-
-
-def spot_table(findings: Findings) -> pd.DataFrame:
-    """Compare each engine at single batch sizes with itself: the metric, and how far its outputs differ."""
-    rows: dict[str, dict[str, str]] = {}
-    for entry in findings.precisions:
-        for spot in entry.validation.spots:
-            main = entry.validation.main
-            metric = "-" if main is None or spot.metric is None else main.written(spot.metric)
-            drift = f"{spot.drift:.1e}" if spot.drift else "0"
-            rows.setdefault(entry.precision, {})[f"batch {spot.batch}"] = f"{metric}, {drift}"
-    return _frame(rows)
-
-
-def explain_spots(findings: Findings) -> str:
-    validation = findings.precisions[0].validation
-    return (
-        f"At single batch sizes, over {validation.spots[0].samples} {findings.kind} or one batch: "
-        f"{validation.metric}, and the relative error against the same engine's outputs on the full set, which ran at "
-        "the largest batch size"
-    )
 
 
 def executed_table(findings: Findings) -> pd.DataFrame:
@@ -226,19 +201,6 @@ def size_table(findings: Findings) -> pd.DataFrame:
             found = next(one for one in each.latencies if one.contender == contender)
             times = f" ({each.ratios[0].median:.2f})" if contender == ENGINE and each.ratios else ""
             rows.setdefault(title, {})[f"{each.axis} {each.size}"] = f"{found.p50:.2f}{times}"
-    return _frame(rows)
-
-
-def cost_table(findings: Findings) -> pd.DataFrame:
-    """Give what any batch costs, and what each image adds. Empty if too few batch sizes were measured."""
-    rows = {}
-    for title, entry, contender in _contenders(findings) if len(findings.batches) >= FEWEST_FOR_A_LINE else []:
-        line = fit_line(findings.batches, [entry.latency(batch, contender).p50 for batch in findings.batches])
-        rows[title] = {
-            "fixed, ms": f"{line.fixed:.3f}" if line.fits else "-",
-            "per image, ms": f"{line.each:.3f}" if line.fits else "-",
-            "off the line": f"{line.deviation:.1%}" + ("" if line.fits else ": does not fit a line"),
-        }
     return _frame(rows)
 
 

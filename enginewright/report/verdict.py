@@ -46,7 +46,7 @@ def _why_too_slow(precision: str, rule: MustPay, findings: Findings) -> str | No
     layers = f"none of its {total} compute layers ran in another precision"
     if others_ran:
         layers = f"{len(others_ran)} of {total} compute layers ran in another precision: {first_few(others_ran)}"
-    found = f"{gain.median:.2f} times as fast as {title} at batch {findings.tuned_batch}, but must_pay asks for "
+    found = f"{gain.median:.2f} times as fast as {title} at batch {findings.race.batch}, but must_pay asks for "
     found += f"{rule.times:g}; {layers}"
     if gain.high < rule.times:
         return found
@@ -141,7 +141,7 @@ def sentence(findings: Findings) -> str:
         agreement = f", and the same answer as {validation.reference} for {agreed.share:.2%} of {agreed.among}"
     return (
         f"{opening} {ratio.median:.2f} times as fast as {baseline_title(findings.baselines[0])} at batch "
-        f"{findings.tuned_batch} ({ratio.low:.2f} to {ratio.high:.2f} within this run), {accuracy}{agreement}. "
+        f"{findings.race.batch} ({ratio.low:.2f} to {ratio.high:.2f} within this run), {accuracy}{agreement}. "
         f"The engine takes {chosen.engine.size_in_words}.{disturbance(findings)}"
     )
 

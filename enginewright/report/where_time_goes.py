@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from enginewright.core.facts import QUANTIZED, RUNTIMES
 from enginewright.core.text import first_few
@@ -20,7 +18,6 @@ LEAST_LOSS = 0.005  # as a share of the engine's time; smaller losses do not mat
 OVERSTATED = "Timing adds about the same time to each layer, so small layers are overstated."
 MOST_LAYERS = 10
 FAR_FROM_LATENCY = 1.5
-LARGEST_DEVIATION = 0.1  # beyond it, a line does not describe the costs
 
 Parts = list[str | pd.DataFrame]
 
@@ -106,7 +103,7 @@ def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
 def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
     # The fastest by latency: sums of layers cannot tell, as engines were timed one after the other.
     floats = [each for each in findings.precisions if each.precision not in QUANTIZED and each.trace.layers]
-    other = min(floats, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
+    other = min(floats, key=lambda each: each.latency(findings.race.batch).p50, default=None)
     if other is None or not entry.trace.layers:
         return ["There are no layer times to compare."]
     found = compare(entry.trace.layers, other.trace.layers)
@@ -178,27 +175,3 @@ def _times_of_kinds(entry: Evidence) -> dict[str, float]:
         if kind := kinds.get(node_names(layer)[0]):
             found[kind] = found.get(kind, 0.0) + layer.milliseconds / entry.trace.milliseconds
     return found
-
-
-class Line(NamedTuple):
-    """A straight line through costs that grow with a size: a fixed part, and a part for each item."""
-
-    fixed: float
-    each: float
-    deviation: float  # of the point furthest from the line, as a share of the line
-
-    def at(self, size: float) -> float:
-        return self.fixed + self.each * size
-
-    @property
-    def fits(self) -> bool:
-        return self.deviation <= LARGEST_DEVIATION
-
-
-def fit_line(sizes: Sequence[float], costs: Sequence[float]) -> Line:
-    """Return the line with the least relative errors, so that small sizes count as much as large ones. None of its
-    parts is below zero: nothing costs less than nothing."""
-    size, cost = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
-    shares = np.stack([1 / cost, size / cost], axis=1)  # the shares of both parts in each cost should add up to 1
-    (fixed, each), _ = nnls(shares, np.ones(len(cost)))
-    return Line(float(fixed), float(each), float(np.max(np.abs(cost / (fixed + each * size) - 1))))

@@ -3,7 +3,6 @@ all answers for a limit of latency or of cost."""
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -14,7 +13,8 @@ from enginewright.core.params.all import Params
 from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE
 from enginewright.engine.machine import Machine
 from enginewright.measure.history import hashes_of_outs, what_is_measured
-from enginewright.measure.records import Energy, Result
+from enginewright.measure.records import Result
+from enginewright.report.page.charts import unbeaten
 from enginewright.targets.file import Fleet, Name
 
 FOLDER = HISTORY / "fleet"
@@ -46,7 +46,7 @@ class Measured(Record):
     metric: str = ""
     result: Result | None = None
     relative_error: float | None = None
-    energy: Energy | None = None
+    energy: object = None  # told by earlier versions
 
 
 class Answer(Record):
@@ -93,15 +93,6 @@ class Answers:
         earlier = self.of(answer.target) if answer.failed else None
         kept = earlier.model_copy(update={"failed": answer.failed}) if earlier else answer
         kept.write(self.folder / f"{answer.target}.json")
-
-    def put_back(self, target: str, before: Answer | None) -> None:
-        """Let a target's file be as it was before."""
-        if before:
-            before.write(self.folder / f"{target}.json")
-            return
-        (self.folder / f"{target}.json").unlink()
-        with suppress(OSError):  # others have answered
-            self.folder.rmdir()
 
 
 def _digest_of_subject(params: Params, users_code: UsersCode) -> str:
@@ -165,12 +156,8 @@ def frontier(offers: Sequence[Offer]) -> list[Offer]:
     """Return the offers that no other beats in both latency and cost, the quickest first. Where no price is known at
     all, images per second take the place of cost; with some prices, what has none cannot be compared and is left
     out."""
-    best: list[Offer] = []
     priced = [offer for offer in offers if offer.cost is not None] or offers
-    for offer in sorted(priced, key=lambda one: (one.latency, _burden(one))):
-        if not best or _burden(offer) < _burden(best[-1]):
-            best.append(offer)
-    return best
+    return unbeaten(priced, lambda one: (one.latency, _burden(one)))
 
 
 def choose(offers: Sequence[Offer], latency: float | None, budget: float | None) -> Offer:

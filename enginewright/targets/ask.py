@@ -30,21 +30,19 @@ def ask_fleet(fleet: Fleet, params: Params, users_code: UsersCode) -> list[str]:
     for target in fleet.targets:
         if isinstance(target, OnRunner):
             _say(f"{target.name} is not asked from here: {_how_to_ask(target)}, and ask again for the page")
-    failed = {}
-    for answer in _asked(fleet, params):  # whatever is known is written at once: this process may be killed
-        name, about = answer.target, Answers.about(params, users_code)
-        if not answer.failed:
-            _say(f"{name} answered, on {answer.node}")
-        else:
-            _say(f"{name} failed: {answer.failed}")
-            failed[name] = answer, about, about.of(name)
-        about.keep(answer)
-    now = Answers.about(params, users_code)  # the run may have made other samples than the first failures had
-    for failure, about, before in failed.values():
-        if about.folder != now.folder:
-            about.put_back(failure.target, before)
-            now.keep(failure)
-    return list(failed)
+    failures = []
+    try:
+        for answer in _asked(fleet, params):
+            if answer.failed:
+                _say(f"{answer.target} failed: {answer.failed}")
+                failures.append(answer)
+            else:  # it is written at once: this process may be killed
+                _say(f"{answer.target} answered, on {answer.node}")
+                Answers.about(params, users_code).keep(answer)
+    finally:  # at last, since the run may have made other samples than there were when the first one failed
+        for failure in failures:
+            Answers.about(params, users_code).keep(failure)
+    return [failure.target for failure in failures]
 
 
 def answer_as(target: OnRunner, params: Params, users_code: UsersCode) -> bool:

@@ -10,16 +10,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from enginewright.core.errors import EnginewrightError, sentence_of
+from enginewright.core.errors import EnginewrightError, errors_in_words
 from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, VERDICT
 from enginewright.core.params.all import Params
 from enginewright.core.process import end_with_parent, start_dvc
-from enginewright.measure.benchmark import engine_energy
 from enginewright.measure.records import Verdict
 from enginewright.report.evidence import Evidence, Places, gather_findings, known_p99
 from enginewright.report.verdict import caveats, verdict_on
 from enginewright.targets.answer import Answer, Measured, Speed
-from enginewright.targets.ray_cluster import whole_node
 from enginewright.targets.ray_task import this_node
 
 SHARED = ("convert", "reference")  # with what they depend on: all that serves any machine
@@ -35,19 +33,16 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
     findings = replace(gather_findings(params.precisions, places), failures=Verdict.read(VERDICT).failures)
     measured = []
     for entry in findings.precisions:
-        name, validated = entry.precision, entry.validation
-        with whole_node(f"energy, {name}", params.cluster):
-            energy = engine_energy(name, ENGINES / name, findings.machine, params, findings.tuned_batch)
+        validated = entry.validation
         measured.append(
             Measured(
-                precision=name,
+                precision=entry.precision,
                 verdict=verdict_on(findings, entry),
                 why="; ".join(caveats(findings, entry)),
                 speeds=_speeds(entry),
                 metric=validated.metric,
                 result=validated.main,
                 relative_error=validated.engine_against_pytorch.relative,
-                energy=energy,
             )
         )
     refused = [Measured(precision=name, verdict="not built", why=each.why) for name, each in findings.refused.items()]
@@ -119,14 +114,10 @@ def require_same_versions(asking: Mapping[str, str]) -> None:
 def main() -> None:
     end_with_parent()
     target, revision, asking, answer = sys.argv[1:]  # as node.py gives them
-    try:
+    with errors_in_words():
         require_same_versions(json.loads(asking))
         dvc("pull", "--with-deps", *SHARED)
         answer_here(target, revision, Params.read()).write(Path(answer))
-    except Exception as error:
-        if sentence := sentence_of(error):
-            sys.exit(sentence)
-        raise
 
 
 if __name__ == "__main__":

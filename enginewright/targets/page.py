@@ -12,8 +12,7 @@ from enginewright.targets.answer import NOT_YET, Answer, Measured, cost_of, fron
 from enginewright.targets.file import Fleet
 
 COLUMNS = (
-    "verdict", "ms at the least batch", "accuracy", "loss (95 % interval)", "images per second", "cost of a million",
-    "joules per image",
+    "verdict", "ms at the least batch", "accuracy", "loss (95 % interval)", "images per second", "cost of a million"
 )  # fmt: skip
 NOT_TOLD = "not told"
 
@@ -28,9 +27,6 @@ def render_fleet(fleet: Fleet, models: Mapping[str, Sequence[Answer]]) -> str:
                 "title": title,
                 "rows": all_rows(fleet, answers),
                 "choices": _choices(fleet, answers),
-                "energy": sorted(
-                    {f"{one.target}: {each.energy.source}" for one in answers for each in one.precisions if each.energy}
-                ),
                 "reasons": _reasons(answers),
             }
             for title, answers in models.items()
@@ -55,8 +51,8 @@ def all_rows(fleet: Fleet, answers: Sequence[Answer]) -> pd.DataFrame:
         else:
             price = fleet.price(answer.target)
             rows |= {f"{one.precision} on {answer.target}": _row(one, price) for one in answer.precisions}
-    told = [dict.fromkeys(COLUMNS, "-") | row for row in rows.values()]
-    return pd.DataFrame(told, index=pd.Index(rows, name="precision and target"))
+    filled = [dict.fromkeys(COLUMNS, "-") | row for row in rows.values()]
+    return pd.DataFrame(filled, index=pd.Index(rows, name="precision and target"))
 
 
 def _state(answer: Answer) -> str:
@@ -68,7 +64,7 @@ def _row(one: Measured, price: float | None) -> dict[str, str]:
         return {"verdict": one.verdict}
     first = min(one.speeds, key=lambda speed: (speed.batch, speed.requests))
     best = max(one.speeds, key=lambda speed: speed.images_per_second)
-    joules, cost = one.energy and one.energy.joules, cost_of(best.images_per_second, price)
+    cost = cost_of(best.images_per_second, price)
     return {
         "verdict": one.verdict,
         "ms at the least batch": f"{first.p50:.3g} (batch {first.batch})",
@@ -76,7 +72,6 @@ def _row(one: Measured, price: float | None) -> dict[str, str]:
         "loss (95 % interval)": "-" if one.result is None else one.result.drop_with_interval,
         "images per second": f"{best.images_per_second:,.0f} (batch {best.batch}, {best.requests} in flight)",
         "cost of a million": NOT_TOLD if cost is None else f"{cost:.3g}",
-        "joules per image": NOT_TOLD if joules is None else f"{joules:.3g}",
     }
 
 

@@ -83,9 +83,9 @@ def do_part(job: Job, part: Any) -> Any:
 
     here = this_node()
     if unlike := [name for name in {**job.node, **here} if job.node.get(name) != here.get(name)]:
-        told = ", ".join(f"{name} ({here.get(name, 'none')}, here {job.node.get(name, 'none')})" for name in unlike)
+        listed = ", ".join(f"{name} ({here.get(name, 'none')}, here {job.node.get(name, 'none')})" for name in unlike)
         raise EnginewrightError(
-            f"the node {ray.get_runtime_context().worker.node_ip_address} of the cluster differs in {told}: results "
+            f"the node {ray.get_runtime_context().worker.node_ip_address} of the cluster differs in {listed}: results "
             "would depend on which node computes what. Set it up from the same commit and requirements.lock, or choose "
             "nodes by cluster.resource"
         )

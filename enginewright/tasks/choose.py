@@ -1,6 +1,5 @@
 """Find the task that params.yaml names."""
 
-import difflib
 import importlib
 from collections.abc import Sequence
 
@@ -8,7 +7,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import TASKS, Known
 from enginewright.core.params.model import BoxesParams
 from enginewright.core.params.samples import Preprocessing
-from enginewright.core.text import first_line
+from enginewright.core.text import first_line, suggestion
 from enginewright.core.user_files import look_in_folders_above
 from enginewright.tasks.task import Shapes, Task, Truth
 
@@ -35,8 +34,7 @@ def class_of(name: str) -> type[Task]:
         raise EnginewrightError(f"task: {module_name} cannot be imported: {why}") from None
     found: type[Task] | None = getattr(module, attribute, None)
     if not (isinstance(found, type) and Task in found.__mro__):
-        near = difflib.get_close_matches(attribute, dir(module), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = suggestion(attribute, dir(module), otherwise="")
         raise EnginewrightError(
             f"task: {module_name} has no class '{attribute}' derived from enginewright.tasks.task.Task{hint}"
         )

@@ -38,8 +38,8 @@ class Classification(OneOutput):
         if self._asked == NO_SCORES:
             return None
         if self._asked and not self.reads(shapes):
-            wanted = f"a score for each of the {self._classes} classes" if self._classes else "a score per class"
-            return f"model.scores: '{self._asked}' is no output with {wanted}"
+            what = f"a score for each of the {self._classes} classes" if self._classes else "a score per class"
+            return f"model.scores: '{self._asked}' is no output with {what}"
         if self._classes and not any(tuple(shape[1:]) == (self._classes,) for shape in shapes.values()):
             return (
                 f"samples.source has {counted(self._classes, 'class')}, and no output of the model has as many. If "

@@ -156,9 +156,9 @@ class Detection(Task):
         if near := self._nearly(shapes):
             return near
         classes = f"{len(self._names)} classes" if self._names else "each class"
-        wanted = "" if self._how.form == "auto" else f" in the form {self._how.form}"
+        of_form = "" if self._how.form == "auto" else f" in the form {self._how.form}"
         return (
-            f"task: no outputs have boxes{wanted} with scores of {classes}: (N, boxes, 4) beside (N, boxes, classes), "
+            f"task: no outputs have boxes{of_form} with scores of {classes}: (N, boxes, 4) beside (N, boxes, classes), "
             "or YOLO's (N, 4 + classes, boxes), (N, boxes, 5 + classes) or (N, boxes, 6); model.boxes.form says which. "
             f"Name another task, or set model.scores: {NO_SCORES} to judge errors alone"
         )

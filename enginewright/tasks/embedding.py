@@ -66,10 +66,8 @@ class Embedding(OneOutput):
 
     def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of its nearest neighbours, among all samples, that are PyTorch's nearest.
-
         One that PyTorch has as near as its last neighbour, to AS_NEAR, counts: among thousands of samples many are as
-        near, and which of them comes last means nothing. Benchmarks of neighbour searches count the same way.
-        """
+        near, and which of them comes last means nothing. Benchmarks of neighbour searches count the same way."""
         name = self.read_from(reference)
         if not name or len(reference[name]) < 2:
             return None

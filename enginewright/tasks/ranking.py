@@ -59,11 +59,11 @@ class Ranking(OneOutput):
             return [np.column_stack([scores, targets])]
         questions = _questions(truth)[places]
         answers = [np.flatnonzero(questions == each) for each in np.unique(questions[questions != ALONE])]
-        told = [each for each in answers if len(set(targets[each])) > 1]  # which order is right
-        if not told:
+        ordered = [each for each in answers if len(set(targets[each])) > 1]  # which order is right
+        if not ordered:
             return []
-        ranks = [SPEARMAN.over(np.column_stack([scores[each], targets[each]])) for each in told]
-        gains = [_ndcg(scores[each], targets[each]) for each in told]
+        ranks = [SPEARMAN.over(np.column_stack([scores[each], targets[each]])) for each in ordered]
+        gains = [_ndcg(scores[each], targets[each]) for each in ordered]
         return [np.array(values)[:, np.newaxis] for values in (ranks, gains)]
 
     def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
@@ -86,12 +86,12 @@ class Ranking(OneOutput):
 
     def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the score of a sample, and its place among the answers to its question."""
-        name, told = self.read_from(reference) or "", []
+        name, said = self.read_from(reference) or "", []
         for outputs in (reference, got):
             scores = _scores(outputs, name)
             of = scores if self._questions is None else scores[self._questions == self._questions[place]]
-            told.append(f"score {scores[place]:.6g}, place {1 + np.count_nonzero(of > scores[place])} of {len(of)}")
-        return told[0], told[1]
+            said.append(f"score {scores[place]:.6g}, place {1 + np.count_nonzero(of > scores[place])} of {len(of)}")
+        return said[0], said[1]
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         for score in _scores(outputs, self.read_from(outputs) or ""):

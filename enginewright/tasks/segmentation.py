@@ -48,7 +48,7 @@ class Segmentation(OneOutput):
         if largest >= int(str(classes)):
             last = int(str(classes)) - 1
             return f"samples.source: a mask has the class {largest}, and output {name} has classes 0 to {last}"
-        if any(wanted % int(str(found)) for wanted, found in zip(truth.shape[1:], size, strict=True)):
+        if any(side % int(str(found)) for side, found in zip(truth.shape[1:], size, strict=True)):
             return (
                 f"samples.source: masks are prepared with {truth.shape[1]} by {truth.shape[2]} pixels, which is no "
                 f"multiple of output {name}: scale its scores up in the model"
@@ -113,7 +113,7 @@ def _maps(scores: NDArray[Any]) -> Maps:
 
 def _enlarged(maps: Maps, truth: Truth) -> Maps:
     """Repeat the pixels of smaller answers up to the size of the masks."""
-    rows, columns = (wanted // found for wanted, found in zip(truth.shape[1:], maps.shape[1:], strict=True))
+    rows, columns = (side // found for side, found in zip(truth.shape[1:], maps.shape[1:], strict=True))
     return maps if rows == columns == 1 else maps.repeat(rows, axis=1).repeat(columns, axis=2)
 
 

@@ -59,10 +59,8 @@ class Shown(NamedTuple):
 
 
 class Task(Protocol):
-    """A task is made of `model.scores`, which names the output that it reads, and the names of the classes.
-
-    A class of your own derives from this one: then it needs `metrics`, `lacking`, `reads`, `measure` and `show`.
-    """
+    """A task is made of `model.scores`, which names the output that it reads, and the names of the classes. A class of
+    your own derives from this one: then it needs `metrics`, `lacking`, `reads`, `measure` and `show`."""
 
     metrics: Sequence[Metric]  # the first is what metric_drop bounds
     agreement: str | None = None  # what the share of same answers as PyTorch's is called, if answers can be the same
@@ -170,7 +168,7 @@ class OneOutput(Task):
         return self.reads({name: values.shape for name, values in outputs.items()})
 
     def unread(self, shapes: Shapes, what: str) -> str | None:
-        """Say why no output is read, if there is not exactly one that may be `wanted`. The user may expect none."""
+        """Say why no output is read, if there is not exactly one that has `what`. The user may expect none."""
         if self._asked == NO_SCORES or self.reads(shapes):
             return None
         if self._asked:

@@ -15,8 +15,14 @@ import pytest
 from PIL import Image
 from support.command import ROOT, enginewright, on_a_terminal
 
-from enginewright.cli.commands.infer import batch_size
-from enginewright.cli.inputs import ImageReader, find_images, find_texts, picture_files, require_readable
+from enginewright.cli.commands.infer import (
+    ImageReader,
+    batch_size,
+    find_images,
+    find_texts,
+    picture_files,
+    require_readable,
+)
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.engine import open_engine
 

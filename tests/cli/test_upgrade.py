@@ -6,11 +6,10 @@ import sys
 
 import pytest
 from support.command import enginewright
-from support.warm_python import warm_python
 
 from enginewright import __version__
 from enginewright.cli.commands import upgrade as upgrading
-from enginewright.cli.commands.upgrade import runs_again, upgrade_project
+from enginewright.cli.commands.upgrade import upgrade_project
 from enginewright.cli.layout import FILES
 from enginewright.core.installing import how_to_install
 
@@ -95,7 +94,6 @@ def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project, 
         f"enginewright 0.1.0 -> {__version__}, in {project}\n",
         f"+{LINE}",
         f"another default: benchmark.seconds is 1.5, and was 2{said}\n",
-        "runs again: all, as nothing has run here yet\n",
     ):
         assert line in done.stdout
     assert done.stdout.count("another default") == 1
@@ -133,43 +131,6 @@ def test_a_project_of_the_old_name_gets_the_new_one(project):
     assert (project / "Makefile").read_text() == (FILES / "Makefile").read_text()
     assert (project / ".enginewright/version").read_text() == f"{__version__}\n"
     assert not (project / ".enginery").exists()
-
-
-def test_what_runs_again_is_what_can_have_changed(project):
-    """The stage `machine` says what is new of code and packages; the rest follows from the files."""
-    made = [f"--{name}=artifacts/{name}.json" for name in ("machine", "target", "dialect", "tools", "task")]
-    made += [f"--{name}=artifacts/{name}" for name in OPTIONS]
-    data = [f"--{name}=data/{name}" for name in ("models", "weights", "calibration", "plugins")]
-    (project / "artifacts/code").mkdir(parents=True)
-    machine = [warm_python() / "python3", "-m", "stages", "machine", *data, *made]
-    subprocess.run(machine, cwd=project, check=True, capture_output=True)
-    edit(project / "artifacts/code/calibrate.json", {"enginewright/": "another/"})
-    files = {name: (project / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml")}
-    assert runs_again(project, files)[0] == ["calibrate"]
-    edit(project / "artifacts/code/calibrate.json", {"another/": "enginewright/"})
-    assert runs_again(project, files) == ([], [])
-    edit(project / "artifacts/parameters/calibrate.json", {'"auto"': '"max"'})  # as if the default had been another
-    files["dvc.yaml"] = changed(files["dvc.yaml"], {EARLIER: LINE})
-    first, followers = runs_again(project, files)
-    assert first == ["calibrate", "gate"]
-    assert followers == [
-        "rescue@int8",
-        "search@int8",
-        *(f"{stage}@int8" for stage in ("convert", "build", "validate", "benchmark")),
-        "race",
-        "trace@int8",
-        "report",
-    ]
-
-
-def test_a_network_above_the_project_is_found_there(project):
-    """As it is by the stages, and after the libraries: a file called as one of these does not stand in for it."""
-    (project / "nets.py").write_text("def small(): ...\n")
-    assert enginewright("new", "inner", "--model", "nets:small", cwd=project).returncode == 0
-    (project / "numpy.py").write_text("raise SystemExit\n")
-    folder = project / "inner"
-    files = {name: (folder / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml")}
-    assert "weights" in runs_again(folder, files)[0]
 
 
 def test_what_its_owner_deleted_does_not_come_back(project):

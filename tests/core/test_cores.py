@@ -7,12 +7,7 @@ import sys
 import pytest
 
 from enginewright.core import cores
-from enginewright.core.cores import (
-    read_usage,
-    share_cores,
-    usable_cores,
-    working_threads,
-)
+from enginewright.core.cores import Usage, read_usage, share_cores, threads_in_words, usable_cores, working_threads
 
 AVAILABLE = 8
 
@@ -97,6 +92,21 @@ def test_what_the_user_says_of_threads_is_kept(monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     share_cores()
     assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("4", "active")
+
+
+@pytest.mark.parametrize(
+    ("given", "busy", "said"),
+    [
+        ("4", 0.2, None),
+        ("4", 2.0, "4 threads for 4 cores; other programs keep 2.0 of them busy"),
+        ("1", 0.0, "1 thread for 4 cores"),
+    ],
+)
+def test_a_line_says_who_shares_the_cores(monkeypatch, given, busy, said):
+    monkeypatch.setattr("enginewright.core.cores.usable_cores", lambda: 4)
+    monkeypatch.setattr("enginewright.core.cores.read_usage", lambda: Usage(1.0, busy, 0.0, 0.0, 0.0))
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert threads_in_words(Usage(0.0, 0.0, 0.0, 0.0, 0.0)) == said
 
 
 TRAINS = """

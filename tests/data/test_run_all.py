@@ -7,7 +7,7 @@ from support.texts import texts, write_tokenizer
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.samples import SamplesParams
 from enginewright.data.run_all import outputs_here, run_all
-from enginewright.data.sample_set import SampleSet, padding_of
+from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources.tables import Texts
 from enginewright.data.splits import write_split
 
@@ -53,9 +53,3 @@ def test_outputs_of_other_samples_than_were_asked_for_are_refused(tmp_path, monk
     one = outputs_here(lambda feeds: {"vector": model(feeds)["vector"][None]})
     with pytest.raises(EnginewrightError, match="output vector has 1 rows for 4 samples"):
         run_all(one, sample_set(tmp_path), 4, whole=True)
-
-
-def test_batches_by_length_pad_less(tmp_path):
-    padding = padding_of(sample_set(tmp_path), batch=4)
-    assert 0 < padding.by_length < padding.as_they_come < 1
-    assert (padding.texts, padding.longest, padding.cut > 0) == (21, 16, True)

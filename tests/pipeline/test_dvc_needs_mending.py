@@ -9,7 +9,7 @@ from dvc.exceptions import DvcException, ReproductionError
 from dvc.repo import Repo
 from dvc.rwlock import RWLockFileCorruptedError, rwlock
 
-from enginewright.pipeline.recovery import DVC, OBJECTS
+from enginewright.pipeline.recovery import DVC
 
 
 @pytest.fixture
@@ -50,14 +50,3 @@ def test_dvc_takes_any_process_of_the_same_number_for_one_that_was_killed(repo, 
         rwlock(str(tmp_path / ".dvc/tmp"), repo.fs, "x", [], [made], False),
     ):
         pass
-
-
-def test_dvc_restores_an_empty_copy_of_its_cache_as_a_result(repo, tmp_path):
-    (copy,) = (tmp_path / ".dvc/cache" / OBJECTS).glob("??/*")
-    mode = copy.stat().st_mode
-    copy.chmod(0o644)
-    copy.write_bytes(b"")
-    copy.chmod(mode)
-    (tmp_path / "made").unlink()
-    repo.checkout()
-    assert (tmp_path / "made").read_bytes() == b""

@@ -45,7 +45,7 @@ def test_a_file_has_its_own_colours_and_needs_nothing_else(findings, evidence, d
         content = file.read_text()
         assert not re.search(r"var\(|light-dark|url\(|href|<script|@import", content)
         assert ".chart .grid { stroke: #e3e0d8; }" in content
-        assert content.count("\n.chart ") > 30
+        assert content.count("\n.chart ") > 25
 
 
 def test_a_file_shows_what_the_page_shows(findings, evidence, drawn):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.findings import on_gpu, summary_of, taking
+from support.findings import on_gpu
 
 from enginewright.report import tables
 from enginewright.report.evidence import known_p99
@@ -68,30 +68,6 @@ def test_tables_have_a_row_per_precision_and_batch(findings, evidence):
         "97.53%",
         "nothing broke",
     ]
-    assert tables.spot_table(both).loc["int8"].tolist() == ["98.44%, 1.5e-07"]
-
-
-def test_the_fixed_cost_of_a_batch_is_separated_from_the_cost_per_image(findings, evidence):
-    entry = taking(evidence("int8", batches=(1, 4, 16)), "engine", {1: 1.0, 4: 2.5, 16: 8.5})
-    found = findings(entry)
-    table = tables.cost_table(found)
-    assert list(table.columns) == ["fixed, ms", "per image, ms", "off the line"]
-    assert table.loc["int8"].tolist() == ["0.500", "0.500", "0.0%"]
-    assert table.loc["PyTorch eager, beside int8"].tolist() == ["0.000", "8.000", "0.0%"]
-    assert "What a batch costs: p50 = fixed + images x per image" in summary_of(found)
-
-
-def test_costs_that_fit_no_line_are_left_out(findings, evidence):
-    """Small batches wait for the launches, large ones for the arithmetic."""
-    entry = taking(evidence("int8", batches=(1, 4, 16)), "eager", {1: 8.0, 4: 8.0, 16: 26.0})
-    fixed, each, off = tables.cost_table(findings(entry)).loc["PyTorch eager, beside int8"]
-    assert (fixed, each) == ("-", "-")
-    assert off.endswith("%: does not fit a line")
-
-
-def test_two_batch_sizes_are_too_few_for_a_line(findings, evidence):
-    page = summary_of(findings(evidence("int8", batches=(1, 8))))
-    assert "What a batch costs" not in page
 
 
 def test_plots_get_a_row_per_point(findings, evidence):

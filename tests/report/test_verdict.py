@@ -52,8 +52,8 @@ def test_the_sentence_gives_speed_accuracy_and_size(findings, evidence):
 
 
 def test_speeds_are_quoted_at_the_tuned_batch_or_else_at_the_largest_raced(findings, evidence):
-    assert findings(evidence("int8")).tuned_batch == 8
-    assert findings(evidence("int8", batches=(1, 4, 2))).tuned_batch == 4
+    assert findings(evidence("int8")).race.batch == 8
+    assert findings(evidence("int8", batches=(1, 4, 2))).race.batch == 4
 
 
 def test_where_engines_cannot_be_told_apart_none_is_named_and_one_is_offered(findings, evidence):

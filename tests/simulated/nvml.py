@@ -3,7 +3,6 @@
 
 import functools
 import os
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -108,12 +107,6 @@ def nvmlDeviceGetMaxClockInfo(handle, type):
 @_simulates
 def nvmlDeviceGetPowerUsage(handle):
     return MILLIWATTS
-
-
-@_simulates
-def nvmlDeviceGetTotalEnergyConsumption(handle):
-    """Millijoules since the driver was loaded, at the power above."""
-    return int(time.monotonic() * MILLIWATTS)
 
 
 @_simulates

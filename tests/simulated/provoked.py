@@ -32,7 +32,7 @@ from enginewright.core.params.build import InferenceParams, Range
 from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.description import describe_engine
-from enginewright.engine.engine import open_engine, open_engines
+from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu import GpuSampler, Stream, process_megabytes
 from enginewright.engine.machine import lacking, target_of
 from enginewright.engine.record import EngineRecord
@@ -718,27 +718,6 @@ def test_weights_are_streamed_where_they_do_not_fit(make, gpu, images, monkeypat
         assert "the others are streamed (inference.weights_on_gpu_mb)" in capfd.readouterr().err
     else:
         assert "out of memory" in refusal(lambda: open_engine(folder, gpu, inference))
-
-
-@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["launched", "replayed"])
-@pytest.mark.parametrize("streaming", [False, True], ids=["", "streaming"])
-def test_requests_take_turns_in_one_scratch_memory(make, gpu, images, monkeypatch, inference, streaming):
-    """Nobody waits between the calls, so that the GPU would run both at once."""
-    folder, taken = make(streaming=streaming), []
-    for shares in (False, True):
-        chosen = inference.model_copy(update={"share_scratch": shares})
-        first, second = open_engines(folder, gpu, chosen, requests=2)
-        with first, second:
-            taken.append(cudart.device_bytes())
-            wanted = [engine.run({"input": images})["logits"] for engine in (first, second)]
-            assert np.array_equal(*wanted)
-            with monkeypatch.context() as patched:
-                patched.setattr(Stream, "synchronize", lambda stream: None)
-                first.run({"input": images})
-            assert np.array_equal(second.run({"input": images})["logits"], wanted[0])
-        gc.collect()
-    scratch = 8 * images.size  # as the simulation has it, for the largest batch
-    assert taken[0] - taken[1] == scratch
 
 
 def test_a_budget_that_tensorrt_refuses_is_a_sentence(make, gpu, fail):

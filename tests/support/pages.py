@@ -6,14 +6,12 @@ from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
 import pandas as pd
-from onnx import helper
 
 from enginewright.core.params.all import Params
 from enginewright.engine.tools import Tools
 from enginewright.graph.onnx_file import GraphCheck
 from enginewright.graph.simplify import Simplification
 from enginewright.precision.calibration.cache import Calibration
-from enginewright.precision.calibration.histogram import Histograms, Sketch
 from enginewright.report.evidence import Background
 from enginewright.report.page.pictures import trend_rows
 from enginewright.report.page.render import render_page
@@ -53,16 +51,7 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def of_tensors(names):
-    counts = tuple(1000 // (number + 1) for number in range(64))
-    seen = {
-        name: Sketch(width=0.05, counts=counts, largest=3.2, clipped=number / 1e4) for number, name in enumerate(names)
-    }
-    return seen, dict.fromkeys(names, 2.0)
-
-
-def background_of(names=tuple(f"activation_{number}" for number in range(20)), **changes):
-    seen, amax = of_tensors(names)
+def background_of(**changes):
     return Background(
         **{
             "params": Params.read(ROOT / "params.yaml"),
@@ -84,13 +73,11 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
                 percentile=99.99,
                 tools={},
                 cache_sha256="d" * 64,
-                amax=amax,
+                amax={"input": 2.0, "relu": 3.0},
             ),
-            "histograms": Histograms(tensors=seen),
             "tools": Tools(versions={"numpy": "1.9.10", "onnx": "1.23.2", "torch": "1.9.2"}),
             "rescues": {},
             "searches": {},
-            "makers": {name: helper.make_node("Conv", [], [name], f"node of {name}") for name in names},
         }
         | changes
     )

@@ -26,13 +26,10 @@ from enginewright.core.installing import how_to_install
 from enginewright.core.params.build import ClusterParams
 from enginewright.core.params.precisions import Thresholds
 from enginewright.data import run_all as run_all_module
-from enginewright.data.run_all import outputs_here, outputs_on, run_all
+from enginewright.data.run_all import Running, outputs_here, outputs_on, run_all
 from enginewright.data.sample_set import MANIFEST, Part, SampleSet, cut, input_file
-from enginewright.data.sources import open_source
-from enginewright.data.splits import write_split
-from enginewright.engine.build import EngineWork
-from enginewright.engine.engine import open_engine
-from enginewright.graph.as_written import GraphWork, run_as_written
+from enginewright.engine.engine import open_engine, running_engine
+from enginewright.graph.as_written import run_as_written, running_graph
 from enginewright.graph.onnx_file import save_graph
 from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.calibrate import Measuring, measure_samples
@@ -77,7 +74,7 @@ def many(samples, manifest, tmp_path_factory):
 
 def stored(portion, manifest, folder, **changes):
     names = tuple(manifest.samples[0] for _ in range(ENOUGH))
-    (pixels,) = portion.held.arrays.values()
+    (pixels,) = portion.held.values()
     np.save(folder / input_file(0), changes.pop("pixels", pixels))
     manifest.model_copy(update={"samples": names, **changes}).write(folder / MANIFEST)
     return SampleSet.open(folder)
@@ -166,8 +163,8 @@ def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, clu
     monkeypatch.chdir(tmp_path)
     with open_engine(built, machine, inference) as engine:
         for run, work in (
-            (run_as_written(folder / "model.onnx", threads=1), GraphWork(folder)),
-            (engine.run, EngineWork(built, inference)),
+            (run_as_written(folder / "model.onnx", threads=1), Running(folder, running_graph)),
+            (engine.run, Running(built, partial(running_engine, inference=inference))),
         ):
             here = run_all(outputs_here(run), many, 4, True)
             there = run_all(outputs_on(work, cluster), many, 4, True)
@@ -210,15 +207,6 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
         assert trial(cluster, parts).check([], 0.0) == wanted.path[0]
     as_it_is = trial(cluster, 1, convert=lambda spared: tiny_graph)
     assert as_it_is.check([], 0.0).relative_error == 0, "the graph that is written is the one that runs"
-
-
-def test_decoded_images_are_the_same_bytes(pets, samples_params, cluster, tmp_path):
-    params = samples_params()
-    source = open_source(params, pets.parent)
-    for name, on in (("here", None), ("there", cluster)):
-        write_split(source, range(len(source)), params, tmp_path / name, cluster=on)
-    for file in (tmp_path / "here").iterdir():
-        assert file.read_bytes() == (tmp_path / "there" / file.name).read_bytes()
 
 
 def test_results_larger_than_the_object_store_arrive(folder, many, cluster):

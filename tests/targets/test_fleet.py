@@ -9,17 +9,14 @@ from argparse import ArgumentParser
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
-import pynvml
 import pytest
 from support.paths import ROOT
 
 from enginewright.cli.commands import fleet as command
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
+from enginewright.engine.record import Refusal
 from enginewright.engine.runtimes import describe_machine
-from enginewright.measure import benchmark
-from enginewright.measure.benchmark import energy_per_image
-from enginewright.measure.records import Energy
 from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
 from enginewright.targets import ask, here, node
@@ -86,14 +83,13 @@ def test_a_target_that_is_not_listed_is_refused(fleet):
 # What to take.
 
 
-def answer(target, *speeds, precision="int8", verdict=PASSED, joules=None):
+def answer(target, *speeds, precision="int8", verdict=PASSED):
     measured = tuple(
         Measured(
             precision=precision,
             verdict=verdict,
             metric="accuracy",
             speeds=(Speed(batch=batch, requests=1, p50=p50, p99=p99, images_per_second=1000 * batch / p50),),
-            energy=Energy(joules=joules, source="a meter"),
         )
         for batch, p50, p99 in speeds
     )
@@ -196,13 +192,12 @@ def test_a_failed_target_is_a_row_with_its_reason_and_what_is_not_told_is_never_
     assert [*rows.loc["fp8 on desk"][:2]] == ["not built", "-"]
     assert "fp8 on desk, not built: no GPU of compute capability 8.9" in as_text("net", fleet, answers)
     assert [*rows.loc["h200"][:2]] == ["failed", "-"]
-    assert [*rows.loc["int8 on desk"][-2:]] == ["0.222", "not told"]
+    assert rows.loc["int8 on desk", "cost of a million"] == "0.222"
     page = render_fleet(fleet, {"<net>": answers})
     assert "no node has the resource" in page
     assert "&lt;net&gt;" in page
     assert "<net>" not in page
     assert "h200 failed: no node has the resource 'h200'." in as_text("net", fleet, answers)
-    assert "0.5" in render_fleet(fleet, {"net": [answer("desk", (1, 8.0, 9.0), joules=0.5)]})
 
 
 def test_an_answer_stays_where_its_target_fails_later(tmp_path):
@@ -329,7 +324,7 @@ def test_what_is_known_is_written_when_the_command_is_killed(fleet, monkeypatch,
 def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fail(fleet, monkeypatch, tmp_path):
     """The stages of DVC have run, and left reports in which one precision has no engine."""
     why = "compute capability 7.5 does not have bf16; TensorRT cannot build it"
-    found = Findings(describe_machine("openvino"), [], None, {"bf16": why})
+    found = Findings(describe_machine("openvino"), [], None, {"bf16": Refusal(precision="bf16", why=why)})
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(ask, "revision", lambda: "abc")
     monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path))
@@ -386,50 +381,6 @@ def test_a_node_keeps_the_cache_of_a_project_in_a_folder_too(tmp_path, dvc_is_in
 )  # fmt: skip
 def test_dvcs_reason_is_the_line_that_says_what_is_wrong(said, reason):
     assert here._reason(said) == reason
-
-
-# Energy.
-
-
-def counter(folder, *values, name="package-0"):
-    folder.mkdir(parents=True)
-    (folder / "name").write_text(f"{name}\n")
-    (folder / "energy_uj").write_text(f"{values[0]}\n")
-    (folder / "max_energy_range_uj").write_text("1000000\n")
-    return folder / "energy_uj"
-
-
-@pytest.mark.parametrize(("first", "last", "joules"), [(100, 400_100, 0.1), (900_000, 300_000, 0.1), (5, 5, None)])
-def test_rapl_counts_the_package_and_goes_round(tmp_path, monkeypatch, first, last, joules):
-    monkeypatch.setattr(benchmark, "RAPL", tmp_path)
-    file = counter(tmp_path / "intel-rapl:0", first)
-    counter(tmp_path / "intel-rapl:0:0", 0, name="core")
-    calls = iter([first, last])
-    found = energy_per_image("cpu", lambda: file.write_text(str(next(calls, last))), 4, seconds=0)
-    assert found.joules == (joules and pytest.approx(joules))
-    assert joules or found.source.endswith("the counter did not move")
-
-
-def test_a_machine_that_does_not_tell_its_energy_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(benchmark, "RAPL", tmp_path)
-    assert energy_per_image("cpu", lambda: None, 1).source == "this machine shows no RAPL counter"
-    counter(tmp_path / "intel-rapl:0", "none")
-    assert energy_per_image("cpu", lambda: None, 1).joules is None
-    monkeypatch.setattr(pynvml, "nvmlInit", refuse_nvml)
-    assert energy_per_image("cuda", lambda: None, 1) == Energy(joules=None, source="NVML: Driver Not Loaded")
-
-
-def refuse_nvml():
-    raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-
-
-def test_nvml_counts_the_gpu(monkeypatch):
-    counted = iter([1000, 5000])
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr("enginewright.engine.gpu.bus_address", lambda: b"0")
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda _: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _: next(counted))
-    assert energy_per_image("cuda", lambda: None, 8, seconds=0) == Energy(joules=0.5, source="NVML, the GPU")
 
 
 def test_a_node_with_other_versions_is_refused():

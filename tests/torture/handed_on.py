@@ -13,7 +13,7 @@ from support.paths import ROOT
 from torture import mutations
 from torture.kinds import Kind, in_a_child
 
-TRACES, TIMES, RESCUED = Path("data/traces/elsewhere"), Path("times.json"), Path("artifacts/rescued")
+TRACES, RESCUED = Path("data/traces/elsewhere"), Path("artifacts/rescued")
 BUNDLE, MEASURED, FOLDER = Path("bundle"), Path("reports/measurements.json"), Path("data/models/bert")
 LAYERS = ("conv1", "conv2", "fc")
 POOLING = b'{"word_embedding_dimension": 16, "pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true}'
@@ -33,7 +33,6 @@ def light_kinds(root: Path) -> list[Kind]:
         Kind("fleet.yaml", "fleet.yaml", _fleets(), (text, raw), _fleet),
         Kind("answer of a target", str(answered), (_answer(measured),), (tree, raw), _answers(answered)),
         Kind("a target's trace", str(TRACES / "int8.json"), (_trace("int8"),), (tree, raw), _traces),
-        Kind("trtexec's times", str(TIMES), (_times(),), (tree, raw), _compare_times),
         Kind("measurements.json", str(MEASURED), (measured,), (tree, raw), _compare),
         Kind("search.json", "search.json", (_search(),), (tree, raw), _spared),
         Kind("rescue.json", "rescue.json", (_rescue(),), (tree, raw), _rescued),
@@ -76,13 +75,12 @@ def _fleet() -> None:
 
 
 def _answer(measured: bytes) -> bytes:
-    from enginewright.measure.records import Energy, Measurements
+    from enginewright.measure.records import Measurements
     from enginewright.targets.answer import Answer, Measured, Speed
 
     known = Measurements.model_validate_json(measured)
     speed = Speed(batch=8, requests=2, p50=0.001, p99=0.002, images_per_second=4000.0, slowest=0.003)
-    fast = Measured(precision="int8", verdict="passed", speeds=(speed,), metric="accuracy", relative_error=0.01,
-                    energy=Energy(joules=0.1, source="NVML"))  # fmt: skip
+    fast = Measured(precision="int8", verdict="passed", speeds=(speed,), metric="accuracy", relative_error=0.01)
     answer = Answer(target="here", model="resnet18", machine=known.machine, revision="abc", precisions=(fast,))
     return answer.model_dump_json().encode()
 
@@ -117,22 +115,6 @@ def _traces() -> None:
     bench = Bench(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
     traces = read_traces(str(TRACES), ("int8", "fp32"), "best", places, TRACES.parent, bench)
     mixes_worth_trying(traces.medians)
-
-
-def _times() -> bytes:
-    fields = ("startEnqMs", "endEnqMs", "startH2dMs", "endH2dMs", "startComputeMs", "endComputeMs", "startD2hMs",
-              "endD2hMs", "h2dMs", "computeMs", "d2hMs", "latencyMs")  # fmt: skip
-    return json.dumps([dict.fromkeys(fields, 0.5 + number / 1000) for number in range(120)], indent=1).encode()
-
-
-def _compare_times() -> None:
-    from enginewright.measure.comparison import conclusion, describe
-    from enginewright.measure.exported_times import compare_times, find_exported_times, holds_exported_times
-
-    holds_exported_times(str(TIMES))
-    found = find_exported_times(str(TIMES))
-    changes = compare_times(found, found, 0.99)
-    print(describe(changes, 0.99), conclusion(changes))
 
 
 def _compare() -> None:

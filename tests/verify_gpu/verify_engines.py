@@ -125,10 +125,8 @@ def test_a_bundle_opens_the_engine_as_it_was_validated(layout, engines, graphs, 
     assert done.stdout.endswith("calls in CUDAExecutionProvider\n"), done.stderr
 
 
-@pytest.mark.parametrize("shares", [False, True], ids=["", "in turns"])
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
-def test_requests_side_by_side_get_the_answers_to_their_own_questions(engines, machine, images, inference, shares):
-    inference = inference.model_copy(update={"share_scratch": shares})
+def test_requests_side_by_side_get_the_answers_to_their_own_questions(engines, machine, images, inference):
     questions = [images, images[::-1].copy(), images + 1]
     with ExitStack() as opened:
         asked = [opened.enter_context(one) for one in open_engines(engines / "fp32", machine, inference, 3)]

@@ -5,7 +5,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Mapping
 
 from enginewright.cli.arguments import RUN, add_path
-from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.text import confidence
 from enginewright.measure.comparison import (
@@ -16,7 +15,6 @@ from enginewright.measure.comparison import (
     conclusion,
     describe,
 )
-from enginewright.measure.exported_times import LIMITS, compare_times, find_exported_times, holds_exported_times
 from enginewright.measure.history import engines_of, read_measurements
 from enginewright.measure.race import race_runs
 from enginewright.measure.records import Outcome
@@ -27,7 +25,6 @@ examples:
   enginewright compare HEAD~1 reports
   enginewright compare main reports --json | jq '.[] | [.figure, .outcome]'
   enginewright compare HEAD~1 reports --race
-  enginewright compare trtexec.json reports/benchmark/int8/times_batch_8.json
 
 A share above 0 is better. A change that chance can explain is no change.
 Ratios to PyTorch show a change of a tenth; on a shared machine they may not
@@ -36,15 +33,11 @@ now, half a minute for each precision, which shows a change of 3 %. The engines
 of an earlier commit come from DVC's cache.
 Exits 3 on a regression; 6 if the later run has too few samples to be sure of a
 threshold, where validation.must_be_sure asks for it; 4 if something is not
-comparable; 1 on an error.
-
-Either side may be timings of a GPU that trtexec wrote with --exportTimes, of
-another machine, too; the other is then another such file, or one of ours,
-reports/benchmark/PRECISION/times_batch_N.json. Only times are compared then."""
+comparable; 1 on an error."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
-    runs = "a reports folder, a measurements.json, a git revision, or times of trtexec"
+    runs = "a reports folder, a measurements.json, or a git revision"
     for name in ("before", "after"):
         add_path(command, name, RUN, type=str, help=runs)
     sure = "confidence of the verdict, 0.99 if not given"
@@ -55,8 +48,6 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    if holds_exported_times(chosen.before) or holds_exported_times(chosen.after):
-        return _compare_times(chosen)
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
     precisions = [new.precision for _, new in common_precisions(before, after)]
     raced = _race(chosen.before, chosen.after, precisions) if chosen.race else {}
@@ -71,16 +62,6 @@ def run(chosen: Namespace) -> int:
     if found != Outcome.REGRESSION and any(entry.validation.not_enough_samples for entry in after.precisions):
         return UNSURE
     return STATUSES.get(found, 0)
-
-
-def _compare_times(chosen: Namespace) -> int:
-    if chosen.race:
-        raise EnginewrightError("--race needs the engines of two runs, and times of trtexec have none")
-    before, after = find_exported_times(chosen.before), find_exported_times(chosen.after)
-    changes = compare_times(before, after, chosen.confidence)
-    rows = [change.model_dump() for change in changes]
-    print(json.dumps(rows, indent=2) if chosen.json else f"{describe(changes, chosen.confidence)}\n\n{LIMITS}")
-    return STATUSES.get(conclusion(changes), 0)
 
 
 def _race(before: str, after: str, precisions: Collection[str]) -> Mapping[str, SpeedChanges]:

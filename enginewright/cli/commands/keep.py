@@ -31,10 +31,8 @@ def run(chosen: Namespace) -> int:
 
 
 def freeze_search(precision: str) -> str:
-    """Keep the nodes that the search spared, and search no more. Return what was done, as a sentence.
-
-    Where something was rescued, the search stays, since rescues come before it: it ends with its first try.
-    """
+    """Keep the nodes that the search spared, and search no more. Return what was done, as a sentence. Where something
+    was rescued, the search stays, since rescues come before it: it ends with its first try."""
     asked = Params.read()
     if precision not in asked.search:
         known = ", ".join(asked.search) or "no precision"

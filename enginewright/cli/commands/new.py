@@ -11,21 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from enginewright.cli import layout
 from enginewright.cli.arguments import FILE, add_path
 from enginewright.cli.choices import Choices, take
-from enginewright.cli.layout import (
-    NIGHTLY,
-    TAKEN_NAMES,
-    Place,
-    add_lines,
-    files_of,
-    find_place,
-    has_target,
-    how_to_run,
-    lines_of,
-    planned_stages,
-    renewed_files,
-)
 from enginewright.cli.preparation import Ask, lines_about
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import new_file, new_folder, write_text
@@ -92,11 +80,11 @@ OURS = ("machine", "stages")  # folders of the pipeline: packages of these names
 def make_project(folder: Path, choices: Choices, name: str | None = None, ask: Ask | None = None) -> str:
     """Write what is not there yet, and return what was done. What is there is never overwritten. `ask` puts a question
     to the user about what cannot be told otherwise."""
-    place = place_of_one(folder.resolve(), name) if name else find_place(folder.resolve())
+    place = place_of_one(folder.resolve(), name) if name else layout.find_place(folder.resolve())
     require_new_enough(place.folder)
     if hint := upgrade_hint(place.folder):
         raise EnginewrightError(hint)
-    files = files_of(place)
+    files = layout.files_of(place)
     _require_free(place.folder)
     params, home = place.folder / "params.yaml", None if (place.folder / "data").exists() else place.beside
     taken = take(choices, place.folder, home, None if params.exists() else ask)
@@ -108,8 +96,8 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
     new = [path for path in files if not path.exists()]
     for path in new:
         write_text(path, files[path])
-    for path, lines in lines_of(place).items():
-        add_lines(path, lines)
+    for path, lines in layout.lines_of(place).items():
+        layout.add_lines(path, lines)
     if params in new:
         edit_params(lambda content: overlay(content, taken.params), "enginewright new", params)
     copied = {place.folder / target: source for target, source in taken.copies.items()}
@@ -125,19 +113,20 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
     return _said(place, files, new, list(copied), about)
 
 
-def place_of_one(beside: Path, name: str) -> Place:
+def place_of_one(beside: Path, name: str) -> layout.Place:
     """Return where one of several models is: in a folder that shares the user's files and the DVC repository."""
-    if not NAME.fullmatch(name) or name in TAKEN_NAMES:
+    if not NAME.fullmatch(name) or name in layout.TAKEN_NAMES:
+        taken_names = ", ".join(layout.TAKEN_NAMES)
         raise EnginewrightError(
-            f"--name {name}: take letters, digits, - and _, and none of {', '.join(TAKEN_NAMES)}, which are in use"
+            f"--name {name}: take letters, digits, - and _, and none of {taken_names}, which are in use"
         )
-    return find_place(beside)._replace(folder=beside / name, beside=beside)
+    return layout.find_place(beside)._replace(folder=beside / name, beside=beside)
 
 
 def _require_free(folder: Path) -> None:
     """Refuse a folder whose pipeline or packages would be mixed with ours."""
     elsewhere = f"take a folder of its own, such as `enginewright new {folder.name}/enginewright`"
-    plan, ours = folder / "dvc.yaml", planned_stages().keys() - {"machine"}
+    plan, ours = folder / "dvc.yaml", layout.planned_stages().keys() - {"machine"}
     content = read_yaml(plan) if plan.exists() else {"stages": ours}
     theirs = set(content.get("stages") or ()) if isinstance(content, Mapping) else set[str]()
     if not ours <= theirs:  # else it is a project of ours, perhaps of another version
@@ -149,7 +138,7 @@ def _require_free(folder: Path) -> None:
             raise EnginewrightError(f"{folder / name} is a package, and the pipeline has one of this name: {elsewhere}")
 
 
-def _init_dvc(place: Place) -> None:
+def _init_dvc(place: layout.Place) -> None:
     options = [] if place.dvc == place.git else ["--subdir"]
     for command in (["init", "--quiet", *options], ["config", "core.analytics", "false"]):
         with start_dvc(*command, folder=place.dvc, stderr=subprocess.PIPE) as child:
@@ -158,7 +147,9 @@ def _init_dvc(place: Place) -> None:
             raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(said)}")
 
 
-def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list[Path], of_params: list[str]) -> str:
+def _said(
+    place: layout.Place, files: Mapping[Path, str], new: list[Path], copied: list[Path], of_params: list[str]
+) -> str:
     """Return what was made, how what was there already differs, what was set in params.yaml, and what comes next."""
     made = [path.relative_to(place.git).as_posix() for path in [*new, *copied] if ".enginewright" not in path.parts]
     lines = [f"made {path}" for path in made if not path.endswith(".gitkeep")]
@@ -170,9 +161,10 @@ def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list
             lines += difflib.unified_diff(before, text.splitlines(), name, "new", "", "", 1, "")
     tracked = "".join(f"dvc add {os.path.relpath(path.resolve(), place.folder)}; " for path in copied)
     if place.folder.joinpath("dvc.yaml") in new and UNKNOWN in elsewhere("pipeline"):
-        nightly = renewed_files(place)[NIGHTLY].path.relative_to(place.git)
+        nightly = layout.renewed_files(place)[layout.NIGHTLY].path.relative_to(place.git)
         lines.append(f"write into {nightly} where Enginewright is, in place of ADDRESS: this one is of a folder")
-    lines += [*of_params, "", f"Next, in {place.folder}: look at params.yaml, then {tracked}{how_to_run(place.folder)}"]
-    if place.beside and has_target("all", place.beside):
+    then = f"look at params.yaml, then {tracked}{layout.how_to_run(place.folder)}"
+    lines += [*of_params, "", f"Next, in {place.folder}: {then}"]
+    if place.beside and layout.has_target("all", place.beside):
         lines.append(f"`make all` in {place.beside} runs all models")
     return "\n".join(lines)

@@ -47,11 +47,9 @@ def run(chosen: Namespace) -> int:
 
 
 def refit_engine(folder: Path, onnx: Path, out: Path) -> str:
-    """Write the engine with the weights of another graph into a new folder. Return how near it is to that graph.
-
-    NVIDIA knows of engines that lose a bias when they are refitted. So it is run on the samples that lie beside the
-    engine, and is refused unless it computes what the graph means.
-    """
+    """Write the engine with the weights of another graph into a new folder. Return how near it is to that graph. NVIDIA
+    knows of engines that lose a bias when they are refitted. So it is run on the samples that lie beside the engine,
+    and is refused unless it computes what the graph means."""
     record = read_engine(folder)
     _require_possible(record, folder, onnx, out)
     machine = describe_machine(record.target.runtime)

@@ -192,8 +192,6 @@ class InferenceParams(Section):
     weights_on_gpu_mb: WeightsOnGPU = "auto"
     """of an engine with build.tensorrt.streaming: how many megabytes of its weights stay on the GPU: a number, all, or
     auto, which is what its free memory holds"""
-    share_scratch: bool = False
-    """of TensorRT: true: requests take turns in one scratch memory; less memory, lower throughput"""
 
     @field_validator("weights_on_gpu_mb", mode="before")
     @classmethod

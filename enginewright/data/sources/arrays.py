@@ -98,10 +98,8 @@ def read_arrays(path: Path, expected: Sequence[str] = ()) -> dict[str, NDArray[n
 
 
 def _map(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
-    """Unpack an array, which may exceed memory, into a file that lasts as long as its map.
-
-    NumPy refuses pickled objects: they could run code.
-    """
+    """Unpack an array, which may exceed memory, into a file that lasts as long as its map. NumPy refuses pickled
+    objects: they could run code."""
     with archive.open(f"{name}.npy") as packed, scratch_folder() as scratch:
         try:
             with (scratch / "array.npy").open("wb") as file:

@@ -1,27 +1,25 @@
 """Read a folder of images, with a folder for each class, with masks beside them, or with images alone; and find the
 classes that labels mean."""
 
-import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.cores import Cluster, Work, in_parallel, spread
+from enginewright.core.cores import in_parallel
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import Readable, sha256
+from enginewright.core.files import sha256
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.progress import progress
 from enginewright.core.text import first_few
 from enginewright.core.user_files import lies_in, user_file
 from enginewright.data.preprocessing import Pixels, decode, in_form
-from enginewright.data.sample_set import AT_ONCE, Sample
+from enginewright.data.sample_set import Sample
 from enginewright.data.sources.truth import Masks, Truths
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff"}
@@ -85,13 +83,11 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.files)
 
-    def prepare(self, index: int, how: Preprocessing, found: "Decoded | None" = None) -> Prepared:
-        """Add what is known of an image to what its file holds, which may have been decoded elsewhere."""
-        found = found or decoded(self.files[index], how)
-        label = None if self.labels is None else self.labels[index]
-        sample = Sample(name=self.names[index], sha256=found.sha256, label=label)
-        truth = self.truths.prepare(index, how, found.size) if self.truths else None
-        return Prepared(sample, found.pixels, truth)
+    def prepare(self, index: int, how: Preprocessing) -> Prepared:
+        file, label = self.files[index], None if self.labels is None else self.labels[index]
+        sample, image = Sample(name=self.names[index], sha256=sha256(file), label=label), decode(file)
+        truth = self.truths.prepare(index, how, image.size) if self.truths else None
+        return Prepared(sample, in_form(image, how, file), truth)
 
     def refusal(self, first: EnginewrightError) -> EnginewrightError:
         """Return the error, or one that names all broken files: who removes one after the other waits for each."""
@@ -111,57 +107,6 @@ class ImageFiles:
             f"samples.source: {len(broken)} of {len(self)} images cannot be decoded, {first_few(broken)}: remove or "
             f"convert them. The first: {first}"
         )
-
-    def spread(self, indices: Sequence[int], how: Preprocessing, cluster: Cluster) -> Iterator[Prepared]:
-        """Prepare images, with the decoding on other machines."""
-        parts = [indices[start : start + AT_ONCE] for start in range(0, len(indices), AT_ONCE)]
-        given = (
-            FilesPart(tuple(ImageBytes(str(file), file.read_bytes()) for file in map(self.files.__getitem__, part)))
-            for part in parts
-        )
-        for part, found in zip(parts, spread(Decoding(how), given, cluster), strict=True):
-            yield from (self.prepare(index, how, each) for index, each in zip(part, found, strict=True))
-
-
-class Decoded(NamedTuple):
-    sha256: str
-    pixels: Pixels
-    size: tuple[int, int]  # of the image as it is
-
-
-def decoded(file: Readable, how: Preprocessing) -> Decoded:
-    image = decode(file)
-    return Decoded(sha256(file), in_form(image, how, file), image.size)
-
-
-class ImageBytes(NamedTuple):
-    """A file that was read, to be decoded on another machine."""
-
-    name: str
-    content: bytes
-
-    def open(self, mode: Literal["rb"]) -> IO[bytes]:
-        return io.BytesIO(self.content)
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
-class FilesPart:
-    files: tuple[ImageBytes, ...]
-
-    def packed(self) -> Self:
-        return self
-
-
-@dataclass(frozen=True)
-class Decoding(Work[FilesPart, list[Decoded]]):
-    how: Preprocessing
-
-    @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[FilesPart], list[Decoded]]]:
-        yield lambda part: [decoded(file, self.how) for file in part.files]
 
 
 MOST_CLASSES = 100_000
@@ -243,10 +188,8 @@ def _places(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
 
 
 def _whole(label: str) -> int | None:
-    """Return the whole number that a label writes, perhaps with a fraction of zeros, or None.
-
-    A number of more digits than any class has is cut short, and is then refused as no class.
-    """
+    """Return the whole number that a label writes, perhaps with a fraction of zeros, or None. A number of more digits
+    than any class has is cut short, and is then refused as no class."""
     found = NUMBER.fullmatch(label)
     if not found or (found[2] or "").strip(".0"):
         return None

@@ -123,17 +123,17 @@ def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known
         )
     written = [_cell(path, row, "label") for row in rows] if known.labels and "label" in columns else None
     classes = class_each(written, listed, lambda index: f"{path}, line {rows[index][0]},")
-    told: dict[str, NDArray[np.generic]] = {}
+    beside: dict[str, NDArray[np.generic]] = {}
     if known.questions and QUESTION in columns:
-        told[QUESTIONS] = np.array([_cell(path, row, QUESTION) for row in rows])
+        beside[QUESTIONS] = np.array([_cell(path, row, QUESTION) for row in rows])
     elif known.questions and needed == TWO:
-        told[QUESTIONS] = np.array([text[0] for text in texts])
+        beside[QUESTIONS] = np.array([text[0] for text in texts])
     if column in columns and column != "label" and paired == known.pairs:
         numbers = [_numbers(path, row, column) for row in rows]
         if odd := [row[0] for row, each in zip(rows, numbers, strict=True) if len(each) != len(numbers[0])]:
             raise at_line(path, odd[0], f"has another number of {column}s than line {rows[0][0]}")
-        told[known.array] = np.array(numbers)[:, 0] if paired else np.array(numbers)
-    truths = truths_of(known, path, told, len(rows)) if told else None
+        beside[known.array] = np.array(numbers)[:, 0] if paired else np.array(numbers)
+    truths = truths_of(known, path, beside, len(rows)) if beside else None
     return Texts(path.name, tokenizer, texts, *classes, truths=truths, paired=paired)
 
 

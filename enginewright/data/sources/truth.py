@@ -83,10 +83,10 @@ class Boxes:
         return filled
 
     def _require_inside(self, index: int, rows: Rows, size: tuple[int, int]) -> None:
-        wanted = self.sizes[index] if self.sizes else None
-        if wanted is not None and wanted != size:
+        stated = self.sizes[index] if self.sizes else None
+        if stated is not None and stated != size:
             raise EnginewrightError(
-                f"samples.source: {self.where(index, 0)} is of an image of {wanted[0]} by {wanted[1]} pixels, and the "
+                f"samples.source: {self.where(index, 0)} is of an image of {stated[0]} by {stated[1]} pixels, and the "
                 f"file has {size[0]} by {size[1]}"
             )
         beyond = np.maximum(-rows[:, 1:3], rows[:, 3:5] - size).max(axis=1) > BEYOND * max(size) + 1

@@ -3,11 +3,8 @@ the executor differs between runtimes: it reads and writes addresses on a stream
 
 import math
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from itertools import accumulate, pairwise
-from threading import Lock
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -15,7 +12,6 @@ from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.gpu import Buffer, Event, Graph, Pinned, Stream
-from enginewright.engine.machine import Moments
 from enginewright.engine.runtimes import Arrays
 from enginewright.graph.interface import Blueprint, TensorSpec
 
@@ -64,45 +60,16 @@ class Growing:
         self.size = 0
 
 
-class Scratch:
-    """Memory that contexts share: they compute in turns, and only copy side by side. It is freed with its last user."""
-
-    def __init__(self, size: int, users: int) -> None:
-        self.size, self._users, self._lock = size, users, Lock()
-        self._held = ExitStack()
-        self.address = self._held.enter_context(closing(Buffer(max(size, 1)))).address
-        self._last = self._held.enter_context(closing(Event()))
-
-    @contextmanager
-    def turn(self, stream: Stream) -> Iterator[None]:
-        """Let what is put on the stream meanwhile begin after what others compute. The GPU waits, not the host."""
-        with self._lock:
-            stream.wait_for(self._last)
-            yield
-            stream.mark(self._last)
-
-    def close(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._held.close()
-
-
 class DeviceSession:
-    def __init__(
-        self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool, scratch: Scratch | None = None
-    ) -> None:
-        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph.
-        `scratch` is memory that the executor computes in, and those of other sessions in their turns."""
+    def __init__(self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool) -> None:
+        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph."""
         self.replays = replay or executor.replays
-        self._stream, self._executor, self._replay, self._scratch = stream, executor, replay, scratch
+        self._stream, self._executor, self._replay = stream, executor, replay
         self._interface, largest = blueprint.interface, blueprint.build.profile.at("max")
         self._shapes: Mapping[str, Shape] = {}
         self._graph: Graph | None = None
         with ExitStack() as self._resources:
             self._resources.callback(stream.close)
-            if scratch:
-                self._resources.callback(scratch.close)
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
             held = self._interface.holding(largest).items()
@@ -150,31 +117,6 @@ class DeviceSession:
 
         return call
 
-    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
-        """Return a call like that of `bind`, with an event between its parts, which is too slow for a race."""
-        hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
-        events = start, copying_in, computing, copying_out, done = [self._keep(Event()) for _ in range(5)]
-        self._stream.mark(start)
-        self._stream.synchronize()
-        started = time.perf_counter()
-
-        def call() -> Moments:
-            self._stream.mark(copying_in)
-            outputs = self._prepare(hosts, feeds)
-            self._stream.mark(computing)
-            enqueuing = time.perf_counter() - started
-            self._launch()
-            enqueued = time.perf_counter() - started
-            self._stream.mark(copying_out)
-            self._copy_out(outputs)
-            self._stream.mark(done)
-            self._stream.synchronize()
-            # CUDA counts in milliseconds of float32, which is exact for the parts, and not for all since the start.
-            parts = (later.seconds_after(earlier) for earlier, later in pairwise(events))
-            return Moments(enqueuing, enqueued, *accumulate(parts))
-
-        return call
-
     def close(self) -> None:
         self._resources.close()
 
@@ -219,11 +161,10 @@ class DeviceSession:
         self._replay = self.replays = False
 
     def _launch(self) -> None:
-        with self._scratch.turn(self._stream) if self._scratch else nullcontext():
-            if self._graph:
-                self._stream.launch(self._graph)
-            else:
-                self._executor.enqueue(self._stream.handle)
+        if self._graph:
+            self._stream.launch(self._graph)
+        else:
+            self._executor.enqueue(self._stream.handle)
 
     def _copy_out(self, outputs: Arrays) -> Arrays:
         """Return the arrays that all outputs arrive in, in the order of the interface."""

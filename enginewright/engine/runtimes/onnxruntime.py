@@ -33,8 +33,6 @@ from enginewright.graph.as_written import twin_of
 from enginewright.graph.files import data_of, graph_bytes
 from enginewright.graph.interface import Blueprint, Interface
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.for_one_compiler import merge_products
 
 GRAPH = "engine.onnx"
 Layout = Mapping[str, str]  # options of the provider
@@ -81,8 +79,6 @@ class ONNXRuntime:
         try:
             with scratch_folder() as scratch:
                 given = onnx
-                if is_on_gpu and (merged := changed_by(load_graph(onnx), merge_products)):
-                    save_graph(merged, given := scratch / "merged.onnx")
                 try:
                     optimize(given, folder, build)
                 except Exception:

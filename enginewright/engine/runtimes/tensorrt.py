@@ -21,7 +21,7 @@ from enginewright.engine.gpu import Stream, find_gpu, free_memory
 from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
 from enginewright.engine.runtimes import WARM_UP, Arrays, Compiled, median_times
 from enginewright.engine.runtimes import tensorrt_library as nvidia
-from enginewright.engine.runtimes.gpu_session import DeviceSession, Scratch
+from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt_library import Library
 from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint
@@ -131,14 +131,12 @@ class TensorRT(Library):
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """Deserialize one engine; each request has a context and a stream of its own."""
-        shares, replays = inference.share_scratch, inference.cuda_graph
-        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, 1 if shares else requests)
-        scratch = Scratch(engine.device_memory_size_v2, requests) if shares and requests > 1 else None
-        sessions = []
+        replays, sessions = inference.cuda_graph, []
+        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, requests)
         for _ in range(requests):
-            context, stream = self._context(engine, replays, scratch), Stream()
+            context, stream = self._context(engine, replays), Stream()
             executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, replays and self.is_rtx)
-            sessions.append(DeviceSession(stream, executor, blueprint, replays and not self.is_rtx, scratch))
+            sessions.append(DeviceSession(stream, executor, blueprint, replays and not self.is_rtx))
         return sessions
 
     def trace(
@@ -326,24 +324,19 @@ class TensorRT(Library):
             raise EnginewrightError(f"{self.title} cannot load {plan}: {self.why(again)}")
         return engine
 
-    def _context(self, engine: Any, replay: bool = False, scratch: Scratch | None = None) -> Any:
+    def _context(self, engine: Any, replay: bool = False) -> Any:
         trt = self.trt
-        strategies = trt.ExecutionContextAllocationStrategy
-        strategy = strategies.USER_MANAGED if scratch else strategies.STATIC
         if self.is_rtx:
             settings, kernels = engine.create_runtime_config(), trt.DynamicShapesKernelSpecializationStrategy
             # By default it starts with slower kernels, and compiles the right ones for a shape while it is being timed.
             settings.dynamic_shapes_kernel_specialization_strategy = kernels.EAGER
-            settings.set_execution_context_allocation_strategy(strategy)
             if replay:
                 settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
             context = engine.create_execution_context(settings)
         else:
-            context = engine.create_execution_context(strategy)
+            context = engine.create_execution_context()
         if context is None:
             raise EnginewrightError(f"{self.title} cannot make the engine ready: {self.why()}")
-        if scratch:
-            context.set_device_memory(scratch.address, scratch.size)
         return context
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:

@@ -54,12 +54,12 @@ def names_in_use(model: ir.Model) -> set[str]:
     return {value.name for value in all_values(model) if value.name}
 
 
-def unused_name(wanted: str, taken: set[str]) -> str:
-    """Return the wanted name, with dots behind it until no other value has it, and count it as taken."""
-    while wanted in taken:
-        wanted += "."
-    taken.add(wanted)
-    return wanted
+def unused_name(name: str, taken: set[str]) -> str:
+    """Return the name, with dots behind it until no other value has it, and count it as taken."""
+    while name in taken:
+        name += "."
+    taken.add(name)
+    return name
 
 
 class Inserter:

@@ -35,10 +35,8 @@ from enginewright.precision.calibration.cache import (
 )
 from enginewright.precision.calibration.histogram import (
     Histogram,
-    Histograms,
     choose_amax,
     counting_in_threads,
-    sketch,
 )
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.placement import tensors_by_channel
@@ -69,7 +67,7 @@ def calibrate_graph(
     cluster: Cluster | None,
     calibrated: Path,
 ) -> Calibration:
-    """Write the ranges of model.onnx in the folder `source`, their origin, and the histograms. Return the origin."""
+    """Write the ranges of model.onnx in the folder `source`, and their origin. Return the origin."""
     model, cache = source / "model.onnx", calibrated / "calibration.cache"
     graph = load_graph(model)
     fixed = fixed_batch(graph)
@@ -97,8 +95,6 @@ def calibrate_graph(
     )
     keep_answers(record, samples, answers)
     record.write(calibrated / "calibration.json")
-    sketches = {name: sketch(histogram, choice.amax[name]) for name, histogram in histograms.items()}
-    Histograms(tensors=sketches).write(calibrated / "histograms.json")
     return record
 
 

@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.facts import PRECISIONS
-from enginewright.core.files import Record
 
 LEVELS = PRECISIONS["int8"].largest  # positive int8 values
 CHUNK = 1 << 18  # elements: temporary arrays stay in the processor's cache, and threads seldom wait for Python's lock
 LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
-BINS = 64  # of a sketch
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -105,36 +103,6 @@ class Histogram:
         while largest > 0 and largest >= self.width * len(self.counts):
             pairs = self.counts.reshape(-1, 2).sum(axis=1)
             self.counts, self.width = np.concatenate([pairs, np.zeros_like(pairs)]), 2 * self.width
-
-
-class Sketch(Record):
-    """A coarse histogram of one activation's magnitudes, in equal bins from 0, and the share beyond its threshold."""
-
-    width: float
-    counts: tuple[int, ...]
-    largest: float
-    clipped: float
-
-
-class Histograms(Record):
-    """The sketch of each tensor that calibration measured; none if its ranges were given."""
-
-    tensors: dict[str, Sketch]
-
-
-def sketch(histogram: Histogram, amax: float) -> Sketch:
-    """Add up neighbouring bins, and count the share beyond `amax` in the fine bins, since it lies on one's edge."""
-    counts = histogram.occupied()
-    per_bin = -(-len(counts) // BINS)
-    padded = np.zeros(per_bin * BINS, np.int64)
-    padded[: len(counts)] = counts
-    kept = len(counts) if amax >= histogram.amax else round(amax / histogram.width)
-    return Sketch(
-        width=per_bin * histogram.width,
-        counts=tuple(padded.reshape(BINS, per_bin).sum(axis=1).tolist()),
-        largest=histogram.amax,
-        clipped=float(counts[kept:].sum() / max(1, counts.sum())),
-    )
 
 
 TYPICAL = 0.9  # the share of samples that `typical` clips nothing of

@@ -1,16 +1,14 @@
-"""The charts of the report: rows of marks, points, curves and histograms."""
+"""The charts of the report: rows of marks, points and curves."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
-from enginewright.precision.calibration.histogram import Sketch
-from enginewright.report.page.picture import LETTER, TEXT_HEIGHT, WIDE, Picture, Scale, from_zero, short, wrapped
+from enginewright.report.page.picture import LETTER, TEXT_HEIGHT, WIDE, Picture, Scale, from_zero, wrapped
 
 HEIGHT, BELOW = 260, 40  # pixels of the inner area, and of the ticks and the title below it
 RIGHT = 24  # pixels to the right of points
-HISTOGRAM_HEIGHT = 110
 
 # The names of dots stand beside their own dot, over no other dot or name, however wide the picture is.
 NARROWEST, WIDEST = 210, 1000  # pixels of the inner area of a picture, on a phone and on a desktop
@@ -23,6 +21,9 @@ ROW, THICK, BETWEEN = 30, 11, 2
 LEAST_LEFT, LEAST_RIGHT = 106, 84  # pixels: pictures beside each other begin and end alike
 BELOW_ROWS = 34
 FEW_TICKS = 3  # have room on a phone; if there are more, every other one is hidden there
+
+
+Item = TypeVar("Item")
 
 
 class Mark(NamedTuple):
@@ -176,7 +177,9 @@ def draw_points(
     """Draw points with their intervals. A staircase joins the points that no other beats in both directions."""
     picture = _with_axes(key, title, description, axes, RIGHT)
     placed = [(axes.x.place(point.x), HEIGHT * (1 - axes.y.place(point.y)), point) for point in points]
-    stairs = frontier([(x, y) for x, y, point in placed if point.look in ("plain", "strong")], less_is_better)
+    places = [(x, y) for x, y, point in placed if point.look in ("plain", "strong")]
+    # The fastest is at the right, and heights count downwards.
+    stairs = unbeaten(places, lambda place: (-place[0], -place[1] if less_is_better else place[1]))
     for (x1, y1), (x2, y2) in pairwise(stairs):
         picture.line(x1, y1, x2, y1, "stair")
         picture.line(x2, y1, x2, y2, "stair")
@@ -193,12 +196,13 @@ def draw_points(
     return picture
 
 
-def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> list[tuple[float, float]]:
-    """Return the points that are better than every faster one, from the fastest on. Heights count downwards."""
-    best: list[tuple[float, float]] = []
-    for x, height in sorted(places, key=lambda place: -place[0]):
-        if not best or (height > best[-1][1] if lower_is_better else height < best[-1][1]):
-            best.append((x, height))
+def unbeaten(items: Iterable[Item], figures: Callable[[Item], tuple[float, float]]) -> list[Item]:
+    """Return the items that no other beats in both figures, of which less is better: those with the least first one
+    come first."""
+    best: list[Item] = []
+    for item in sorted(items, key=figures):
+        if not best or figures(item)[1] < figures(best[-1])[1]:
+            best.append(item)
     return best
 
 
@@ -219,30 +223,6 @@ def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve],
     for height, curve in sorted(ends, key=lambda end: end[0]):
         below = max(height, below + TEXT_HEIGHT)
         picture.text(1, below + 4, curve.label, f"figure {curve.look}", shift=10)
-    return picture
-
-
-def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Picture:
-    """Draw counts on a logarithmic scale, because most magnitudes are small. What is clipped stands out."""
-    columns, end = len(sketch.counts), len(sketch.counts) * sketch.width
-    highest = math.log1p(max(sketch.counts)) or 1
-    steps = [f"V{100 - 100 * math.log1p(count) / highest:.1f}h1" for count in sketch.counts]
-    description = (
-        f"Magnitudes from 0 to {short(sketch.largest)}, counted on a logarithmic scale. The threshold is "
-        f"{short(threshold)}; {sketch.clipped:.3%} lie beyond it."
-    )
-    picture = Picture(key, f"Histogram of {name}", description, HISTOGRAM_HEIGHT, (18, 8, 20, 8))
-    kept = min(columns, max(1, round(threshold / sketch.width))) if sketch.width and sketch.clipped else columns
-    picture.shape(f"M0 100{''.join(steps[:kept])}V100z", columns, "kept")
-    if kept < columns:
-        picture.shape(f"M{kept} 100{''.join(steps[kept:])}V100z", columns, "clipped")
-    place = min(1.0, threshold / end) if end else 1.0
-    picture.line(0, HISTOGRAM_HEIGHT, 1, HISTOGRAM_HEIGHT, "base")
-    picture.line(place, -4, place, HISTOGRAM_HEIGHT, "threshold")
-    side, shift = ("figure strong end", -5) if place > 0.5 else ("figure strong", 5)
-    picture.text(place, 6, f"±{short(threshold)}", side, shift)
-    picture.text(0, HISTOGRAM_HEIGHT + 15, "0", "tick")
-    picture.text(1, HISTOGRAM_HEIGHT + 15, short(end), "tick end")
     return picture
 
 

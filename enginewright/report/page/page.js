@@ -56,15 +56,6 @@ for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => sortBy(button.closest("th")));
 }
 
-// Show one more histogram at a time.
-const chosen = document.getElementById("histogram");
-const histograms = document.getElementById("histograms");
-if (chosen) {
-  chosen.addEventListener("change", () => {
-    [...histograms.children].forEach((figure, number) => { figure.hidden = number !== Number(chosen.value); });
-  });
-}
-
 // Unfold everything before printing.
 addEventListener("beforeprint", () => {
   for (const folded of document.querySelectorAll("details")) folded.open = true;

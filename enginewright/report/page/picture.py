@@ -24,10 +24,8 @@ COLUMN, MARGIN = 410, 20  # pixels of a picture in a file, and of what surrounds
 
 
 class Picture:
-    """A picture with an inner area for marks.
-
-    Places across are shares of the width, heights are pixels: it fills any width, and its text keeps its size.
-    """
+    """A picture with an inner area for marks. Places across are shares of the width, heights are pixels: it fills any
+    width, and its text keeps its size."""
 
     def __init__(self, key: str, title: str, details: str, height: float, around: Sequence[float]) -> None:
         """`around` has the pixels for labels at the top, right, bottom and left."""
@@ -56,12 +54,6 @@ class Picture:
         """Draw a line from a place over so many pixels."""
         frame = self._add("svg", "leader", x=_share(x), y=f"{y:g}")
         SubElement(frame, "line", {"x2": f"{across:g}", "y2": f"{down:g}"})
-
-    def shape(self, path: str, columns: float, look: str) -> None:
-        """Draw a path of so many columns, 100 high, stretched over the inner area."""
-        frame = self._add("svg", viewBox=f"0 0 {columns:g} 100", preserveAspectRatio="none", width="100%")
-        frame.set("height", f"{self.height:g}")
-        SubElement(frame, "path", {"d": path, "class": look})
 
     def _add(self, tag: str, look: str = "", tooltip: str = "", **attributes: str) -> Element:
         added = SubElement(self.root, tag, attributes | ({"class": look} if look else {}))

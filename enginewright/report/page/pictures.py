@@ -16,8 +16,9 @@ from enginewright.graph.simplify import Simplification
 from enginewright.measure.examples import EXAMPLES, Example, Examples
 from enginewright.measure.history import GATE, History
 from enginewright.measure.records import ENGINE, Outcome, baseline_title
+from enginewright.measure.timing import WIDEST_INTERVAL
 from enginewright.precision.records import Search
-from enginewright.report.evidence import Background, Evidence, Findings, known_p99
+from enginewright.report.evidence import Evidence, Findings, known_p99
 from enginewright.report.page.charts import (
     Axes,
     Curve,
@@ -28,7 +29,6 @@ from enginewright.report.page.charts import (
     bar,
     dot,
     draw_curves,
-    draw_histogram,
     draw_points,
     draw_rows,
 )
@@ -37,7 +37,6 @@ from enginewright.report.verdict import recommend
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
 LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
-MOST_HISTOGRAMS = 120  # more would make the page heavy
 MOST_LAYERS = 40  # of a search that are drawn, those that lose most
 MOST_NIGHTS = 60  # that are drawn of a machine and model
 LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed", GATE: "failed"}
@@ -76,7 +75,7 @@ def tradeoff_pictures(findings: Findings) -> list[Figure]:
     validations = [entry.validation for entry in findings.precisions]
     errors = [max(one.engine_against_pytorch.relative, LEAST_ERROR) for one in validations]
     speeds = from_zero(1.1 * findings.quoted(entry).high for entry in findings.precisions)
-    faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}"
+    faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.race.batch}"
     axes = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the outputs")
     drawn = _draw_against_speed("error", findings, axes, [(error, short(error)) for error in errors], less=True)
     pictures = [Figure("Lower is closer to PyTorch", drawn)]
@@ -103,7 +102,7 @@ def _draw_against_speed(
     for entry, (value, text) in zip(findings.precisions, values, strict=True):
         ratio = findings.quoted(entry)
         tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
-        name = entry.precision + (" *" if findings.is_noisy(entry) else "")
+        name = entry.precision + (" *" if (ratio.high - ratio.low) / ratio.median > WIDEST_INTERVAL else "")
         points.append(Point(name, *ratio, value, looks[entry.precision], tooltip))
     described = f"{'; '.join(point.tooltip for point in points)}."
     return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", described, points, axes, less)
@@ -117,9 +116,9 @@ def latency_pictures(findings: Findings) -> list[Figure]:
         for label, look, entry, contender in _contenders(findings):
             latency = entry.latency(batch, contender)
             p50, p99 = f"{short(latency.p50)} ms", known_p99(latency)
-            told = f"p50 {p50}, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
+            tooltip = f"p50 {p50}, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
             marks = [Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []
-            marks += [Mark("range", latency.p50, latency.p90), dot(latency.p50, tooltip=told)]
+            marks += [Mark("range", latency.p50, latency.p90), dot(latency.p50, tooltip=tooltip)]
             rows.append(Row(label, tuple(marks), p50, look))
         drawn = draw_rows(f"latency-{batch}", f"Median latency at batch {batch}", rows, "ms per batch")
         pictures.append(Figure(f"Batch {batch}", drawn))
@@ -276,20 +275,6 @@ def _draw_losses(found: Search) -> Picture:
             rows.append(Row(layer.name, (mark,), f"{loss:.2%}", "strong" if is_spared else "plain"))
     unit = "relative error of the outputs, %; spared layers in colour"
     return draw_rows("search-losses", f"What {found.precision} costs each layer alone", rows, unit)
-
-
-def histogram_pictures(background: Background) -> list[Figure]:
-    """Draw a histogram for each tensor, under the name of the node that makes it: names of tensors say little. Where
-    each has its own method, say which."""
-    sketches, calibration = background.histograms.tensors, background.calibration
-    pictures = []
-    for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS]):
-        maker, method, sketch = background.makers.get(name), calibration.methods.get(name), sketches[name]
-        title = f"{maker.op_type} {maker.name}".rstrip() if maker else f"input {name}"
-        title += f", by {method}" if method else ""
-        drawn = draw_histogram(f"histogram-{number}", name, sketch, calibration.amax[name])
-        pictures.append(Figure(f"{title}, {sketch.clipped:.3%} clipped", drawn))
-    return pictures
 
 
 def describe_nodes(simplified: Simplification) -> str:

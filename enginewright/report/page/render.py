@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from enginewright.core.facts import QUANTIZED, RUNTIMES
@@ -41,7 +41,6 @@ def render_page(
         "why": why(findings) + disturbance(findings),
         "doubt": with_code(doubt(findings)),
         "overview": tables.overview(findings),
-        "histograms": pictures.histogram_pictures(background),
         "methods": Counter(background.calibration.methods.values()).most_common(),
         "scaled": [name for name, each in background.rescues.items() if "equalize" in each.kept],
         "left": [
@@ -86,13 +85,7 @@ def _shared(findings: Findings) -> dict[str, Any]:
 @cache  # which keeps the compiled templates, too
 def open_templates(*more: Path) -> Environment:
     """Return the templates of pages, and those in other folders. All have the same style and script."""
-    environment = Environment(
-        loader=FileSystemLoader([HERE, *more]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_in(HERE, *more, of_pages=True)
     environment.filters |= {
         "breakable": breakable,
         "code": with_code,

@@ -8,7 +8,6 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.select import Select
 from support.pages import HOSTILE, nights_of, page_of_nights
 
 DESK, PHONE = (1200, 900), (380, 800)
@@ -302,19 +301,6 @@ def test_text_stands_out_from_the_page(visit, scheme):
     for selector, name in texts.items():
         darker, lighter = sorted((luminance(colour(page, selector, name)), behind))
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5, selector
-
-
-def test_another_histogram_is_shown_when_it_is_chosen(visit):
-    page = visit()
-
-    def shown():
-        figures = page.find_elements(By.CSS_SELECTOR, "#histograms figure")
-        return [figure.text.split("\n")[0] for figure in figures if figure.is_displayed()]
-
-    select = Select(page.find_element(By.ID, "histogram"))
-    assert shown() == [select.options[0].text]
-    select.select_by_index(5)
-    assert shown() == [select.options[5].text]
 
 
 def test_on_paper_nothing_is_folded_away(visit):

@@ -5,7 +5,7 @@ import re
 import pytest
 from support.pages import page_of
 
-from enginewright.report.page.charts import HEIGHT, Axes, Curve, box_of_dot, draw_curves, frontier, place_labels
+from enginewright.report.page.charts import HEIGHT, Axes, Curve, box_of_dot, draw_curves, place_labels, unbeaten
 from enginewright.report.page.picture import Scale, wrapped
 
 
@@ -48,11 +48,9 @@ def test_a_label_that_finds_no_room_beside_its_dot_is_tied_to_it(findings, evide
     assert drawn.rindex("<text") < drawn.index("<circle")  # dots lie above labels
 
 
-def test_the_frontier_holds_the_points_that_no_other_beats():
-    """Heights count downwards: 10 is the better where less error is better."""
-    places = [(0.9, 2.0), (0.5, 5.0), (0.4, 4.0), (0.1, 10.0)]
-    assert frontier(places, lower_is_better=True) == [(0.9, 2.0), (0.5, 5.0), (0.1, 10.0)]
-    assert frontier(places, lower_is_better=False) == [(0.9, 2.0)]
+def test_what_no_other_beats_in_both_figures_stays():
+    offers = [(9, 10), (5, 4), (4, 5), (1, 8), (4, 6)]
+    assert unbeaten(offers, lambda offer: offer) == [(1, 8), (4, 5), (5, 4)]
 
 
 def test_long_labels_are_wrapped_and_cut():
