@@ -1,8 +1,8 @@
-"""Compare what the search within a latency finds with what running every setting finds.
+"""Compare what the search within a latency finds with what running all settings finds.
 
-The search of `benchmark.within_ms` simulates settings and runs one of them. Here each setting is run, at rates that halve
-the distance to the most that it could serve. And each batch size with each number of requests in flight is asked back
-to back once more, for as long. After `dvc repro`, where nothing else runs:
+The search of `benchmark.within_ms` simulates settings and runs one of them. Here each setting is run, at rates that
+halve the distance to the most that it could serve. And each batch size with each number of requests in flight is asked
+back to back once more. After `dvc repro`, where nothing else runs:
 
     python benchmarks/measuring/within.py --milliseconds 5 10 20 >> benchmarks/measuring/within.jsonl
 
@@ -15,6 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,23 +25,23 @@ from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import Machine
-from enginewright.measure.benchmark import engine_throughput
-from enginewright.measure.within import DELAYS, Queue, Setting, search_within, serve
+from enginewright.measure.benchmark import OpenFor, engine_throughput
+from enginewright.measure.within import DELAYS, Asks, Queue, Setting, search_within, serve
 
 SECONDS, STEPS = 2.0, 5
 
 
-def run_all(queue: Queue, folder: Path, here: Machine, params: Params, samples: SampleSet, limit: float):
+def run_all(queue: Queue, open_for: OpenFor, samples: SampleSet, limit: float) -> tuple[float, Setting | None]:
     """Return the highest rate of any setting that kept the limit when it was run, and that setting."""
     rng, most, chosen = np.random.default_rng(1), 0.0, None
     for batch, requests in queue.calls:
         with ExitStack() as opened:
-            workers, filled = [], queue.filled_up(batch)
-            for engine in map(opened.enter_context, open_engines(folder, here, params.inference, requests)):
+            workers, filled = list[tuple[Asks, ThreadPoolExecutor]](), queue.filled_up(batch)
+            for engine in map(opened.enter_context, open_for(requests)):
                 bound = {size: engine.bind(samples.cycled(size)) for size in {*filled}}
                 workers.append(([bound[size] for size in filled], opened.enter_context(ThreadPoolExecutor(1))))
 
-            def keeps(setting: Setting, rate: float, workers: list = workers) -> bool:
+            def keeps(setting: Setting, rate: float, workers: list[tuple[Asks, ThreadPoolExecutor]] = workers) -> bool:
                 arrivals = (rng.exponential(size=int(rate * SECONDS) + 1).cumsum() / rate).tolist()
                 return float(np.percentile(serve(workers, arrivals, setting), 99)) <= limit
 
@@ -66,22 +67,20 @@ def main() -> None:
     params, here = Params.read(), Machine.read(Path("artifacts/machine.json"))
     samples, padded = SampleSet.open(Path("artifacts/samples/validation")), here.runtime == "openvino"
     for precision in chosen.precisions:
-        folder = Path("artifacts/engines") / precision
-        timed = [folder, here, params.inference.on(here.cores), samples]
+        open_for = partial(open_engines, Path("artifacts/engines") / precision, here, params.inference.on(here.cores))
         for milliseconds in chosen.milliseconds:
             asked = params.benchmark.model_copy(update={"within_ms": milliseconds})
-            answered = engine_throughput(*timed, asked)
-            began = time.perf_counter()
-            found = search_within(*timed, answered, asked)
+            answered, began = engine_throughput(open_for, samples, asked), time.perf_counter()
+            found = search_within(answered, padded, open_for, samples, asked)
             searched = time.perf_counter()
-            again = [each.summary for each in engine_throughput(*timed, asked.model_copy(update={"seconds": SECONDS}))]
-            most, setting = run_all(
-                Queue(answered, padded, np.random.default_rng(0)), *timed[:2], params, samples, milliseconds / 1000
-            )
+            longer = asked.model_copy(update={"seconds": SECONDS})
+            again = [each.summary for each in engine_throughput(open_for, samples, longer)]
+            queue = Queue(answered, padded, np.random.default_rng(0))
+            most, setting = run_all(queue, open_for, samples, milliseconds / 1000)
             row = {
                 "machine": here.device_name,
                 "precision": precision,
-                "search": found.model_dump(exclude={"curve"}),
+                "search": found and found.model_dump(exclude={"curve"}),
                 "search_seconds": round(searched - began, 1),
                 "all_seconds": round(time.perf_counter() - searched, 1),
                 "all_back_to_back": max(

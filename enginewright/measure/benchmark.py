@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from enginewright.core.params.build import BenchmarkParams, BuildParams, Inferen
 from enginewright.core.process import run_apart
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine, open_engines
+from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.gpu import process_megabytes
 from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
@@ -157,6 +157,7 @@ def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float,
 # Measure how many requests an engine answers per second when several are in flight, as in a server.
 
 SLICES = 5
+OpenFor = Callable[[int], Sequence[Engine]]  # so many requests in flight
 
 
 class Answered(NamedTuple):
@@ -166,6 +167,9 @@ class Answered(NamedTuple):
     requests: int
     seconds: list[float]  # of each answer
     rates: list[float]  # answers a second, in each slice
+
+    def lacks_p99(self, limit: float) -> bool:
+        return len(self.seconds) < RUNS_FOR_P99 and median(self.seconds) <= limit
 
     @property
     def summary(self) -> Throughput:
@@ -186,13 +190,11 @@ class Client(NamedTuple):
     thread: ThreadPoolExecutor
 
 
-def engine_throughput(
-    folder: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
-) -> list[Answered]:
+def engine_throughput(open_for: OpenFor, samples: SampleSet, params: BenchmarkParams) -> list[Answered]:
     found: list[Answered] = []
     with ExitStack() as opened:
         counts = sorted({1, *params.requests})  # the others are compared with one request at a time
-        engines = {requests: open_engines(folder, here, inference, requests) for requests in counts}
+        engines = {requests: open_for(requests) for requests in counts}
         for engine in chain.from_iterable(engines.values()):
             opened.enter_context(engine)
         threads = [opened.enter_context(ThreadPoolExecutor(1)) for _ in range(max(engines))]
@@ -211,14 +213,7 @@ def measure_throughput(
 ) -> list[Answered]:
     """Ask in turns. What answers within the limit is asked on until its p99 is known."""
     found = [Answered(batch, requests, [], []) for requests in clients]
-    for number in count():
-        asked = [
-            each
-            for each in found
-            if number < SLICES or (len(each.seconds) < RUNS_FOR_P99 and median(each.seconds) <= limit)
-        ]
-        if not asked:
-            break
+    while asked := [each for each in found if len(each.rates) < SLICES or each.lacks_p99(limit)]:
         for each in asked:
             answers, took = ask_at_once(clients[each.requests], seconds / SLICES)
             each.rates.append(len(answers) / took)

@@ -12,18 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
 from math import inf
-from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.params.build import BenchmarkParams, InferenceParams
+from enginewright.core.params.build import BenchmarkParams
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engines
-from enginewright.engine.machine import Machine
-from enginewright.measure.benchmark import Answered
+from enginewright.measure.benchmark import Answered, OpenFor
 from enginewright.measure.records import Kept, Within
 from enginewright.measure.timing import Contender
 
@@ -33,12 +30,11 @@ SIMULATED = 4000  # samples
 STEPS = 8  # of halving between no load and the most that could be answered
 SIMPLER = 1.01  # a larger batch, more requests in flight or a longer delay must gain more than this
 QUANTILES = 1000  # of the calls of each batch size and number of requests in flight
-WINDOWS = 20  # of measured time, which are drawn anew for intervals
-QUEUES, DRAWS = 40, 400  # so often: for the rate that is simulated, and for p99 of a run
-SECONDS, MOST_SECONDS, FEWEST_RUN = 2.0, 10.0, 500  # of a run in earnest, which has so many samples if time allows
-TRIES, SLOWER = 5, 0.9  # runs, each at this share of the rate before
+WINDOWS, DRAWS = 20, 40  # of measured time, and how often they are drawn anew for an interval
+SECONDS, TRIES, SLOWER = 3.0, 5, 0.9  # of a run in earnest; each further try is at this share of the rate before
 
 Asks = Sequence[Contender]  # by the samples in a batch, counted from 1
+Times = Sequence[float] | NDArray[np.float64]
 
 
 class Setting(NamedTuple):
@@ -121,7 +117,8 @@ def simulate(
         if first < len(arrivals) and len(busy) < setting.requests:
             begins = max(now, setting.ready(arrivals, first))
         passed, now = now, min([begins, *ends])
-        busy = [(left - (now - passed) / each, *of) for (left, *of), each in zip(busy, whole, strict=True)]
+        left = [call[0] - (now - passed) / each for call, each in zip(busy, whole, strict=True)]
+        busy = [(each, *call[1:]) for each, call in zip(left, busy, strict=True)]
         if begins == now:
             busy.append((1.0, first, setting.stop(arrivals, first, now)))
             first = busy[-1][-1]
@@ -155,72 +152,54 @@ def serve(
 
 
 def search_within(
-    folder: Path,
-    here: Machine,
-    inference: InferenceParams,
-    samples: SampleSet,
-    answered: Sequence[Answered],
-    params: BenchmarkParams,
+    answered: Sequence[Answered], padded: bool, open_for: OpenFor, samples: SampleSet, params: BenchmarkParams
 ) -> Within | None:
     """Search with what the throughput pass timed, and run what was found."""
-    if params.within_ms is None:
+    if not (milliseconds := params.within_ms):
         return None
-    limit, rng, padded = params.within_ms / 1000, np.random.default_rng(params.seed), here.runtime == "openvino"
+    limit, rng = milliseconds / 1000, np.random.default_rng(params.seed)
+
+    def middle(drawn: Sequence[np.float64 | float]) -> tuple[float, float]:
+        low, high = np.quantile(drawn, [(1 - params.confidence) / 2, (1 + params.confidence) / 2])
+        return float(low), float(high)
+
+    def kept(setting: Setting, rate: float, took: Times) -> Kept:
+        low, high = middle([1000 * np.percentile(_redrawn(took, rng), 99) for _ in range(DRAWS)])
+        p99, (batch, requests, delay) = 1000 * float(np.percentile(took, 99)), setting
+        rate = float(rate) if p99 <= milliseconds else 0.0
+        times = {"delay": 1000 * delay, "p99": p99, "low": low, "high": high}
+        return Kept(batch=batch, requests=requests, images_per_second=rate, **times)
+
     queue = Queue(answered, padded, rng)
     setting, promised = queue.best(limit)
     at_random, low, high = None, 0.0, 0.0
     if setting:
-        again = (Queue(answered, padded, rng, again=True) for _ in range(QUEUES))
-        low, high = _middle([each.most(setting, limit) for each in again], params.confidence)
+        low, high = middle([Queue(answered, padded, rng, again=True).most(setting, limit) for _ in range(DRAWS)])
         with ExitStack() as opened:
             workers, filled = list[tuple[Asks, ThreadPoolExecutor]](), queue.filled_up(setting.batch)
-            for engine in map(opened.enter_context, open_engines(folder, here, inference, setting.requests)):
+            for engine in map(opened.enter_context, open_for(setting.requests)):
                 bound = {size: engine.bind(samples.cycled(size)) for size in {*filled}}
                 workers.append(([bound[size] for size in filled], opened.enter_context(ThreadPoolExecutor(1))))
             for rate in promised * SLOWER ** np.arange(TRIES):
-                count = 1 + int(rate * min(MOST_SECONDS, max(SECONDS, FEWEST_RUN / rate)))
-                took = serve(workers, (rng.exponential(size=count).cumsum() / rate).tolist(), setting)
-                at_random = _kept(setting, float(rate), took, params.confidence, rng)
-                if at_random.p99 <= params.within_ms:
+                arrivals = (rng.exponential(size=1 + int(rate * SECONDS)).cumsum() / rate).tolist()
+                at_random = kept(setting, rate, serve(workers, arrivals, setting))
+                if at_random.images_per_second:
                     break
-            else:
-                at_random = at_random and at_random.model_copy(update={"images_per_second": 0.0})
-    fitting = (each for each in answered if each.summary.p99 <= params.within_ms)
-    back_to_back = None
-    if best := max(fitting, key=lambda each: each.summary.images_per_second, default=None):
-        rate, alike = best.summary.images_per_second, Setting(best.batch, best.requests, 0.0)
-        back_to_back = _kept(alike, rate, best.seconds, params.confidence, rng)
+    fitting = (each for each in answered if each.summary.p99 <= milliseconds)
+    best = max(fitting, key=lambda each: each.summary.images_per_second, default=None)
     return Within(
-        milliseconds=params.within_ms,
-        back_to_back=back_to_back,
+        milliseconds=milliseconds,
+        back_to_back=best
+        and kept(Setting(best.batch, best.requests, 0.0), best.summary.images_per_second, best.seconds),
         at_random=at_random,
         promised=promised,
         low=low,
         high=high,
         least=min(each.summary.p99 for each in answered),
-        curve=tuple((share * params.within_ms, queue.best(share * limit)[1]) for share in LIMITS),
+        curve=tuple((share * milliseconds, queue.best(share * limit)[1]) for share in LIMITS),
     )
 
 
-def _kept(
-    setting: Setting,
-    rate: float,
-    took: Sequence[float] | NDArray[np.float64],
-    confidence: float,
-    rng: np.random.Generator,
-) -> Kept:
-    batch, requests, delay = setting
-    p99, drawn = np.percentile(took, 99), [np.percentile(_redrawn(took, rng), 99) for _ in range(DRAWS)]
-    low, high = _middle(drawn, confidence)
-    times = {"delay": 1000 * delay, "p99": 1000 * p99, "low": 1000 * low, "high": 1000 * high}
-    return Kept(batch=batch, requests=requests, images_per_second=rate, **times)
-
-
-def _redrawn(times: Sequence[float] | NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+def _redrawn(times: Times, rng: np.random.Generator) -> NDArray[np.float64]:
     windows = np.array_split(times, min(WINDOWS, len(times)))
     return np.concatenate([windows[number] for number in rng.integers(len(windows), size=len(windows))])
-
-
-def _middle(drawn: Sequence[float], confidence: float) -> tuple[float, float]:
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)

@@ -15,7 +15,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.params.build import EAGER, ONNXRUNTIME, Baseline, InferenceParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine
+from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import GpuSampler
 from enginewright.engine.machine import Machine, differences
 from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
@@ -75,7 +75,8 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             watches: list[AbstractContextManager[object]] = [contention_watch, *([sampler] if sampler else [])]
             race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
             sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
-        answered = engine_throughput(paths.engine, here, inference, samples, asked)
+        open_for = partial(open_engines, paths.engine, here, inference)
+        answered = engine_throughput(open_for, samples, asked)
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,
@@ -91,7 +92,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             gpu=sampler.conditions() if sampler else None,
             pytorch=torch.__version__,
             sizes=sizes,
-            within=search_within(paths.engine, here, inference, samples, answered, asked),
+            within=search_within(answered, here.runtime == "openvino", open_for, samples, asked),
         )
     _write(paths.report, summary, race, sampler)
     for ratio in summary.ratios:

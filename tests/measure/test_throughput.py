@@ -2,6 +2,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_requests_wait_if_only_one_is_answered_at_a_time(clients):
     four = clients(server(0.01, 1), 4)
     answered, took = ask_at_once(four, 1.0)
     assert np.mean(answered) == pytest.approx(4 * took / len(answered), rel=0.2)
-    (row,) = measure_throughput({4: four}, batch=8, seconds=1.0)
+    row = measure_throughput({4: four}, batch=8, seconds=1.0)[0].summary
     assert (row.batch, row.requests) == (8, 4)
     assert row.images_per_second == pytest.approx(800, rel=0.3)
 
@@ -75,9 +76,9 @@ def test_an_engine_answers_several_requests_at_once(
     params = BenchmarkParams(
         batches=(2, 8), seconds=0.1, baselines=("eager",), requests=(1, 2, 3), confidence=0.95, seed=0
     )
-    found = engine_throughput(tmp_path / "engine", here, inference, samples, params)
+    found = engine_throughput(partial(open_engines, tmp_path / "engine", here, inference), samples, params)
     assert [(row.batch, row.requests) for row in found] == [(batch, n) for batch in (2, 8) for n in (1, 2, 3)]
-    for row in found:
+    for row in (each.summary for each in found):
         assert row.images_per_second > 0
         assert 0 < row.p50 <= row.p99
 

@@ -178,22 +178,26 @@ def throughput_pictures(findings: Findings) -> list[Figure]:
 
 def within_pictures(findings: Findings) -> list[Figure]:
     """Draw the samples a second at random times over the latency, as simulated; what was run is a dot."""
-    curves, looks = [], looks_of(findings)
-    for entry in findings.precisions:
-        name, found = entry.precision, entry.benchmark.within
-        if found:
-            dots = [Dot(ran.p99, ran.images_per_second, looks[name], ran.in_words) for ran in (found.at_random,) if ran]
-            curves.append(Curve(name, found.curve, looks[name], tuple(dots)))
+    looks, title = looks_of(findings), "Throughput over latency, at random times"
+    curves = [
+        Curve(
+            name,
+            found.curve,
+            looks[name],
+            tuple(Dot(one.p99, one.images_per_second, looks[name], one.in_words) for one in [found.at_random] if one),
+        )
+        for name, found in ((entry.precision, entry.benchmark.within) for entry in findings.precisions)
+        if found
+    ]
     if not curves:
         return []
     places = [place for curve in curves for place in (*curve.points, *(dot[:2] for dot in curve.dots))]
     across, up = from_zero(x for x, _ in places), from_zero(y for _, y in places)
     axes = Axes(across, up, "ms that 99 of 100 requests stay within", f"{findings.kind}/s")
-    title = "Throughput over latency, at random times"
-    described = "; ".join(
+    told = "; ".join(
         f"{curve.label}: {', '.join(f'{y:,.0f} within {short(x)} ms' for x, y in curve.points)}" for curve in curves
     )
-    return [Figure(title, draw_curves("within", title, f"{described}.", curves, axes))]
+    return [Figure(title, draw_curves("within", title, f"{told}.", curves, axes))]
 
 
 def error_pictures(findings: Findings) -> list[Figure]:
