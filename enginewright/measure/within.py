@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from threading import Lock
@@ -27,7 +28,8 @@ from enginewright.measure.timing import Contender
 DELAYS = (0.0, 0.1, 0.25)  # that the first sample of a batch waits for others, as shares of the latency
 LIMITS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # of the curve, likewise
 SIMULATED = 4000  # samples
-STEPS = 8  # of halving between no load and the most that could be answered
+STEPS = 8  # of halving the rates in doubt
+BUSIEST = 0.95  # of the most that calls could answer: beyond it, queues grow for longer than is simulated
 SIMPLER = 1.01  # a larger batch, more requests in flight or a longer delay must gain more than this
 QUANTILES = 1000  # of the calls of each batch size and number of requests in flight
 WINDOWS, DRAWS = 20, 40  # of measured time, and how often they are drawn anew for an interval
@@ -84,8 +86,8 @@ class Queue:
 
     def most(self, setting: Setting, limit: float, least: float = 0.0) -> float:
         """Return the highest rate within the limit, or 0 if that is not above `least`."""
-        high = setting.batch * setting.requests / float(np.mean(self.seconds(setting)[-1][-1]))
-        low = max(SIMPLER * least, high / 2**STEPS)
+        high = BUSIEST * setting.batch * setting.requests / float(np.mean(self.seconds(setting)[-1][-1]))
+        low = max(SIMPLER * least, high / (1 << STEPS))
         if low >= high or not self.keeps(setting, low, limit):
             return 0.0
         for _ in range(STEPS):
@@ -103,28 +105,37 @@ class Queue:
         return chosen, most
 
 
+@dataclass(slots=True)
+class Call:
+    start: int  # its first sample
+    stop: int  # the one after its last
+    whole: float = 0.0  # the seconds that it takes as long as so many are in flight
+    left: float = 1.0  # the share of it that is still to do
+
+
 def simulate(
     arrivals: Sequence[float], luck: Sequence[int], seconds: Sequence[Sequence[Sequence[float]]], setting: Setting
 ) -> Iterator[float]:
     """Yield the seconds until each sample is answered. When a call begins or ends, what is left of the others goes on
     as fast as calls do with so many in flight."""
-    busy = list[tuple[float, int, int]]()  # what is left of a call, its first sample, and the one after its last
-    now, first = 0.0, 0
+    busy, now, first = list[Call](), 0.0, 0
     while first < len(arrivals) or busy:
-        whole = [seconds[len(busy) - 1][stop - start - 1][luck[start]] for _, start, stop in busy]
-        ends = [now + left * each for (left, _, _), each in zip(busy, whole, strict=True)]
-        begins = inf
+        begins = ends = inf
         if first < len(arrivals) and len(busy) < setting.requests:
             begins = max(now, setting.ready(arrivals, first))
-        passed, now = now, min([begins, *ends])
-        left = [call[0] - (now - passed) / each for call, each in zip(busy, whole, strict=True)]
-        busy = [(each, *call[1:]) for each, call in zip(left, busy, strict=True)]
-        if begins == now:
-            busy.append((1.0, first, setting.stop(arrivals, first, now)))
-            first = busy[-1][-1]
+        for call in busy:
+            call.whole = seconds[len(busy) - 1][call.stop - call.start - 1][luck[call.start]]
+            if now + call.left * call.whole < ends:
+                ends, done = now + call.left * call.whole, call
+        passed, now = now, min(begins, ends)
+        for call in busy:
+            call.left -= (now - passed) / call.whole
+        if begins <= ends:
+            busy.append(Call(first, setting.stop(arrivals, first, now)))
+            first = busy[-1].stop
         else:
-            _, start, stop = busy.pop(ends.index(now))
-            yield from (now - arrival for arrival in arrivals[start:stop])
+            busy.remove(done)
+            yield from [now - arrival for arrival in arrivals[done.start : done.stop]]
 
 
 def serve(

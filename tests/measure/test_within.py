@@ -67,8 +67,10 @@ def test_a_run_answers_each_sample_after_it_came():
 
 
 def test_a_search_says_what_was_promised_and_what_was_delivered(
-    tiny_onnx, machine, build, manifest, samples, inference, tmp_path
+    tiny_onnx, machine, build, manifest, samples, inference, tmp_path, monkeypatch
 ):
+    for name, less in {"SECONDS": 0.1, "DRAWS": 3, "LIMITS": (1.0,)}.items():
+        monkeypatch.setattr(f"enginewright.measure.within.{name}", less)
     build_engine(
         DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, build.tensorrt), build, tmp_path / "engine"
     )
@@ -77,7 +79,7 @@ def test_a_search_says_what_was_promised_and_what_was_delivered(
     answered = engine_throughput(open_for, samples, asked)
     found = search_within(answered, True, open_for, samples, asked)
     assert 0 < found.low <= found.high
-    assert 0 < found.at_random.low <= found.at_random.p99 <= found.at_random.high
+    assert 0 < found.at_random.low <= found.at_random.high
     assert found.at_random.images_per_second <= found.promised
     assert found.back_to_back.images_per_second == max(each.summary.images_per_second for each in answered)
     none = search_within(answered, True, open_for, samples, asked.model_copy(update={"within_ms": 1e-4}))

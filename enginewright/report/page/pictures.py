@@ -195,7 +195,7 @@ def within_pictures(findings: Findings) -> list[Figure]:
     across, up = from_zero(x for x, _ in places), from_zero(y for _, y in places)
     axes = Axes(across, up, "ms that 99 of 100 requests stay within", f"{findings.kind}/s")
     told = "; ".join(
-        f"{curve.label}: {', '.join(f'{y:,.0f} within {short(x)} ms' for x, y in curve.points)}" for curve in curves
+        f"{curve.label}: {', '.join(f'{y:,.0f} within {x:g} ms' for x, y in curve.points)}" for curve in curves
     )
     return [Figure(title, draw_curves("within", title, f"{told}.", curves, axes))]
 
