@@ -268,11 +268,10 @@ def within_table(findings: Findings) -> pd.DataFrame:
     for entry in findings.precisions:
         if found := entry.benchmark.within:
             none = f"none: p99 is {found.least:.2f} ms at least"
+            simulated = f"{found.promised:,.0f} ({found.low:,.0f} to {found.high:,.0f})"
             rows[entry.precision] = {
                 f"{findings.kind}/s at random times": found.at_random.in_words if found.at_random else none,
-                "simulated": f"{found.promised:,.0f} ({found.low:,.0f} to {found.high:,.0f})"
-                if found.promised
-                else "-",
+                "simulated": simulated if found.promised else "-",
                 f"{findings.kind}/s back to back": found.back_to_back.in_words if found.back_to_back else none,
             }
     return _frame(rows)
