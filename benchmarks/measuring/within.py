@@ -70,12 +70,13 @@ def main() -> None:
         open_for = partial(open_engines, Path("artifacts/engines") / precision, here, params.inference.on(here.cores))
         for milliseconds in chosen.milliseconds:
             asked = params.benchmark.model_copy(update={"within_ms": milliseconds})
-            answered, began = engine_throughput(open_for, samples, asked), time.perf_counter()
-            found = search_within(answered, padded, open_for, samples, asked)
+            answers, began = engine_throughput(open_for, samples, asked), time.perf_counter()
+            found = search_within(answers, padded, open_for, samples, asked)
             searched = time.perf_counter()
             longer = asked.model_copy(update={"seconds": SECONDS})
-            again = [each.summary for each in engine_throughput(open_for, samples, longer)]
-            queue = Queue(answered, padded, np.random.default_rng(0))
+            again = engine_throughput(open_for, samples, longer)
+            timed = {(one.batch, one.requests): times for one, times in answers.items()}
+            queue = Queue(timed, padded, np.random.default_rng(0))
             most, setting = run_all(queue, open_for, samples, milliseconds / 1000)
             row = {
                 "machine": here.device_name,

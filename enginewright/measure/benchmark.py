@@ -1,6 +1,7 @@
 """Measure the speed of one engine: beside its baselines, with several requests in flight, by layers, and by itself."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
@@ -158,29 +159,7 @@ def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float,
 
 SLICES = 5
 OpenFor = Callable[[int], Sequence[Engine]]  # so many requests in flight
-
-
-class Answered(NamedTuple):
-    """What clients were answered that ask at once, in slices of time."""
-
-    batch: int
-    requests: int
-    seconds: list[float]  # of each answer
-    rates: list[float]  # answers a second, in each slice
-
-    def lacks_p99(self, limit: float) -> bool:
-        return len(self.seconds) < RUNS_FOR_P99 and median(self.seconds) <= limit
-
-    @property
-    def summary(self) -> Throughput:
-        return Throughput(
-            batch=self.batch,
-            requests=self.requests,
-            runs=len(self.seconds),
-            images_per_second=self.batch * median(self.rates),
-            p50=1000 * float(np.percentile(self.seconds, 50)),
-            p99=1000 * float(np.percentile(self.seconds, 99)),
-        )
+Answers = dict[Throughput, list[float]]  # the seconds of each answer
 
 
 class Client(NamedTuple):
@@ -190,8 +169,8 @@ class Client(NamedTuple):
     thread: ThreadPoolExecutor
 
 
-def engine_throughput(open_for: OpenFor, samples: SampleSet, params: BenchmarkParams) -> list[Answered]:
-    found: list[Answered] = []
+def engine_throughput(open_for: OpenFor, samples: SampleSet, params: BenchmarkParams) -> Answers:
+    found: Answers = {}
     with ExitStack() as opened:
         counts = sorted({1, *params.requests})  # the others are compared with one request at a time
         engines = {requests: open_for(requests) for requests in counts}
@@ -204,21 +183,35 @@ def engine_throughput(open_for: OpenFor, samples: SampleSet, params: BenchmarkPa
                 requests: [Client(engine.bind(feeds), thread) for engine, thread in zip(group, threads, strict=False)]
                 for requests, group in engines.items()
             }
-            found += measure_throughput(clients, batch, params.seconds, (params.within_ms or 0.0) / 1000)
+            found |= measure_throughput(clients, batch, params.seconds, (params.within_ms or 0.0) / 1000)
     return found
 
 
 def measure_throughput(
     clients: Mapping[int, Sequence[Client]], batch: int, seconds: float, limit: float = 0.0
-) -> list[Answered]:
-    """Ask in turns. What answers within the limit is asked on until its p99 is known."""
-    found = [Answered(batch, requests, [], []) for requests in clients]
-    while asked := [each for each in found if len(each.rates) < SLICES or each.lacks_p99(limit)]:
-        for each in asked:
-            answers, took = ask_at_once(clients[each.requests], seconds / SLICES)
-            each.rates.append(len(answers) / took)
-            each.seconds.extend(answers)
-    return found
+) -> Answers:
+    """Let each number of clients ask in turns. What answers within the limit asks on until its p99 is known."""
+    rates, latencies = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
+
+    def lacks_p99(times: list[float]) -> bool:
+        return len(times) < RUNS_FOR_P99 and median(times) <= limit
+
+    while asked := [each for each in clients if len(rates[each]) < SLICES or lacks_p99(latencies[each])]:
+        for requests in asked:
+            answers, took = ask_at_once(clients[requests], seconds / SLICES)
+            rates[requests].append(len(answers) / took)
+            latencies[requests] += answers
+    return {
+        Throughput(
+            batch=batch,
+            requests=requests,
+            runs=len(times),
+            images_per_second=batch * median(rates[requests]),
+            p50=1000 * float(np.percentile(times, 50)),
+            p99=1000 * float(np.percentile(times, 99)),
+        ): times
+        for requests, times in latencies.items()
+    }
 
 
 def ask_at_once(clients: Sequence[Client], seconds: float) -> tuple[list[float], float]:

@@ -217,7 +217,7 @@ class Kept(Record):
     batch: int  # the most samples in one
     requests: int  # in flight
     delay: float  # that the first sample of a batch waits for others
-    images_per_second: float  # 0 if no rate that was run kept the latency
+    images_per_second: float
     p99: float
     low: float
     high: float
@@ -235,12 +235,25 @@ class Within(Record):
 
     milliseconds: float
     back_to_back: Kept | None  # None if nothing that was measured is as fast
-    at_random: Kept | None  # likewise: samples come one by one, at random times
-    promised: float  # samples a second, which the simulation found for `at_random`, with an interval
+    at_random: Kept | None  # samples come one by one, at random times; None if no rate that was run kept the latency
+    promised: float  # samples a second, which the simulation found for `at_random`, with an interval; 0 if none
     low: float
     high: float
     least: float  # the smallest p99 that was measured
     curve: tuple[tuple[float, float], ...]  # other latencies, and what the simulation found for them
+
+    @property
+    def in_words(self) -> dict[str, str]:
+        none = f"none: p99 is {self.least:.2f} ms at least"
+        return {
+            "at random times": self.at_random.in_words
+            if self.at_random
+            else "none was kept"
+            if self.promised
+            else none,
+            "simulated": f"{self.promised:,.0f} ({self.low:,.0f} to {self.high:,.0f})" if self.promised else "-",
+            "back to back": self.back_to_back.in_words if self.back_to_back else none,
+        }
 
 
 class Contention(Record):

@@ -7,7 +7,7 @@ the best setting is run in earnest, and at lower rates until it keeps the latenc
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.params.build import BenchmarkParams
 from enginewright.data.sample_set import SampleSet
-from enginewright.measure.benchmark import Answered, OpenFor
+from enginewright.measure.benchmark import Answers, OpenFor
 from enginewright.measure.records import Kept, Within
 from enginewright.measure.timing import Contender
 
@@ -37,6 +37,7 @@ SECONDS, TRIES, SLOWER = 3.0, 5, 0.9  # of a run in earnest; each further try is
 
 Asks = Sequence[Contender]  # by the samples in a batch, counted from 1
 Times = Sequence[float] | NDArray[np.float64]
+Timed = Mapping[tuple[int, int], Times]  # the seconds of calls by batch size and requests in flight
 
 
 class Setting(NamedTuple):
@@ -55,17 +56,14 @@ class Setting(NamedTuple):
 
 
 class Queue:
-    """A queue of samples that come at random times. With `again`, calls are those of windows that are drawn anew."""
+    """A queue of samples that come at random times."""
 
-    def __init__(self, answered: Sequence[Answered], padded: bool, rng: np.random.Generator, again: bool = False):
+    def __init__(self, timed: Timed, padded: bool, rng: np.random.Generator):
         self.arrivals = rng.exponential(size=SIMULATED).cumsum()  # one a second
         self.luck = rng.integers(QUANTILES, size=SIMULATED).tolist()  # which of the quantiles the call of each takes
-        self.padded = padded  # whether all batches are filled up to the largest, as Triton does for OpenVINO
-        times = {
-            (each.batch, each.requests): _redrawn(each.seconds, rng) if again else each.seconds for each in answered
-        }
         at = (np.arange(QUANTILES) + 0.5) / QUANTILES
-        self.calls = {key: np.quantile(of, at).tolist() for key, of in times.items()}
+        self.calls = {key: np.quantile(times, at).tolist() for key, times in timed.items()}
+        self.padded = padded  # whether all batches are filled up to the largest, as Triton does for OpenVINO
 
     def filled_up(self, batch: int) -> list[int]:
         """Return the size that a batch of 1, 2 and so on is filled up to: the next of those that were timed."""
@@ -163,7 +161,7 @@ def serve(
 
 
 def search_within(
-    answered: Sequence[Answered], padded: bool, open_for: OpenFor, samples: SampleSet, params: BenchmarkParams
+    answers: Answers, padded: bool, open_for: OpenFor, samples: SampleSet, params: BenchmarkParams
 ) -> Within | None:
     """Search with what the throughput pass timed, and run what was found."""
     if not (milliseconds := params.within_ms):
@@ -176,16 +174,18 @@ def search_within(
 
     def kept(setting: Setting, rate: float, took: Times) -> Kept:
         low, high = middle([1000 * np.percentile(_redrawn(took, rng), 99) for _ in range(DRAWS)])
-        p99, (batch, requests, delay) = 1000 * float(np.percentile(took, 99)), setting
-        rate = float(rate) if p99 <= milliseconds else 0.0
-        times = {"delay": 1000 * delay, "p99": p99, "low": low, "high": high}
-        return Kept(batch=batch, requests=requests, images_per_second=rate, **times)
+        batch, requests, delay = setting
+        times = {"delay": 1000 * delay, "p99": 1000 * float(np.percentile(took, 99)), "low": low, "high": high}
+        return Kept(batch=batch, requests=requests, images_per_second=float(rate), **times)
 
-    queue = Queue(answered, padded, rng)
+    def again() -> Timed:
+        return {key: _redrawn(times, rng) for key, times in timed.items()}
+
+    timed = {(one.batch, one.requests): times for one, times in answers.items()}
+    queue, at_random, low, high = Queue(timed, padded, rng), None, 0.0, 0.0
     setting, promised = queue.best(limit)
-    at_random, low, high = None, 0.0, 0.0
     if setting:
-        low, high = middle([Queue(answered, padded, rng, again=True).most(setting, limit) for _ in range(DRAWS)])
+        low, high = middle([Queue(again(), padded, rng).most(setting, limit) for _ in range(DRAWS)])
         with ExitStack() as opened:
             workers, filled = list[tuple[Asks, ThreadPoolExecutor]](), queue.filled_up(setting.batch)
             for engine in map(opened.enter_context, open_for(setting.requests)):
@@ -193,20 +193,22 @@ def search_within(
                 workers.append(([bound[size] for size in filled], opened.enter_context(ThreadPoolExecutor(1))))
             for rate in promised * SLOWER ** np.arange(TRIES):
                 arrivals = (rng.exponential(size=1 + int(rate * SECONDS)).cumsum() / rate).tolist()
-                at_random = kept(setting, rate, serve(workers, arrivals, setting))
-                if at_random.images_per_second:
+                took = serve(workers, arrivals, setting)
+                if np.percentile(took, 99) <= limit:
+                    at_random = kept(setting, rate, took)
                     break
-    fitting = (each for each in answered if each.summary.p99 <= milliseconds)
-    best = max(fitting, key=lambda each: each.summary.images_per_second, default=None)
+    fitting = [one for one in answers if one.p99 <= milliseconds]
+    best = max(fitting, key=lambda one: one.images_per_second, default=None)
     return Within(
         milliseconds=milliseconds,
-        back_to_back=best
-        and kept(Setting(best.batch, best.requests, 0.0), best.summary.images_per_second, best.seconds),
+        back_to_back=kept(Setting(best.batch, best.requests, 0.0), best.images_per_second, answers[best])
+        if best
+        else None,
         at_random=at_random,
         promised=promised,
         low=low,
         high=high,
-        least=min(each.summary.p99 for each in answered),
+        least=min(one.p99 for one in answers),
         curve=tuple((share * milliseconds, queue.best(share * limit)[1]) for share in LIMITS),
     )
 

@@ -76,7 +76,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
             sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
         open_for = partial(open_engines, paths.engine, here, inference)
-        answered = engine_throughput(open_for, samples, asked)
+        answers = engine_throughput(open_for, samples, asked)
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,
@@ -85,14 +85,14 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             latencies=race.latencies,
             ratios=race.ratios,
             pace=race.pace,
-            throughput=tuple(each.summary for each in answered),
+            throughput=tuple(answers),
             contention=contention_watch.contention,
             peak_memory=peak_memory,
             isolated_compute=alone.compute,
             gpu=sampler.conditions() if sampler else None,
             pytorch=torch.__version__,
             sizes=sizes,
-            within=search_within(answered, here.runtime == "openvino", open_for, samples, asked),
+            within=search_within(answers, here.runtime == "openvino", open_for, samples, asked),
         )
     _write(paths.report, summary, race, sampler)
     for ratio in summary.ratios:

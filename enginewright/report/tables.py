@@ -264,17 +264,8 @@ def throughputs(findings: Findings) -> pd.DataFrame:
 
 def within_table(findings: Findings) -> pd.DataFrame:
     """Give what serves the most within the latency of benchmark.within_ms."""
-    rows = {}
-    for entry in findings.precisions:
-        if found := entry.benchmark.within:
-            none = f"none: p99 is {found.least:.2f} ms at least"
-            simulated = f"{found.promised:,.0f} ({found.low:,.0f} to {found.high:,.0f})"
-            rows[entry.precision] = {
-                f"{findings.kind}/s at random times": found.at_random.in_words if found.at_random else none,
-                "simulated": simulated if found.promised else "-",
-                f"{findings.kind}/s back to back": found.back_to_back.in_words if found.back_to_back else none,
-            }
-    return _frame(rows)
+    found = {entry.precision: entry.benchmark.within for entry in findings.precisions}
+    return _frame({name: within.in_words for name, within in found.items() if within})
 
 
 def memory_table(findings: Findings) -> pd.DataFrame:

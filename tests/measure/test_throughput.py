@@ -56,7 +56,7 @@ def test_requests_wait_if_only_one_is_answered_at_a_time(clients):
     four = clients(server(0.01, 1), 4)
     answered, took = ask_at_once(four, 1.0)
     assert np.mean(answered) == pytest.approx(4 * took / len(answered), rel=0.2)
-    row = measure_throughput({4: four}, batch=8, seconds=1.0)[0].summary
+    (row,) = measure_throughput({4: four}, batch=8, seconds=1.0)
     assert (row.batch, row.requests) == (8, 4)
     assert row.images_per_second == pytest.approx(800, rel=0.3)
 
@@ -78,7 +78,7 @@ def test_an_engine_answers_several_requests_at_once(
     )
     found = engine_throughput(partial(open_engines, tmp_path / "engine", here, inference), samples, params)
     assert [(row.batch, row.requests) for row in found] == [(batch, n) for batch in (2, 8) for n in (1, 2, 3)]
-    for row in (each.summary for each in found):
+    for row in found:
         assert row.images_per_second > 0
         assert 0 < row.p50 <= row.p99
 

@@ -12,7 +12,7 @@ from enginewright.core.params.build import BenchmarkParams
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import target_of
-from enginewright.measure.benchmark import Answered, engine_throughput
+from enginewright.measure.benchmark import engine_throughput
 from enginewright.measure.within import Queue, Setting, search_within, serve, simulate
 
 ALONE, BESIDE = [[1.0], [1.0]], [[2.0], [2.0]]  # seconds by the size of a batch, and by quantile
@@ -35,22 +35,21 @@ def test_the_simulation_agrees_with_the_theory_of_queues(load):
     """Where calls last as long as an exponential distribution says, so do answers: 99 of 100 take under log(100) of its
     mean, which is 1 / (1 - load)."""
     exponential = -np.log(1 - (np.arange(2000) + 0.5) / 2000)
-    queue = Queue([Answered(1, 1, exponential.tolist(), [])], False, np.random.default_rng(3))
+    queue = Queue({(1, 1): exponential}, False, np.random.default_rng(3))
     found = queue.most(Setting(1, 1, 0.0), np.log(100) / (1 - load))
     assert found == pytest.approx(load, abs=0.08)
 
 
 def test_a_batch_is_filled_up_to_the_next_size_that_was_timed():
-    answered = [Answered(size, 1, [1.0], []) for size in (1, 2, 8)]
+    timed = {(size, 1): [1.0] for size in (1, 2, 8)}
     rng = np.random.default_rng(0)
-    assert Queue(answered, False, rng).filled_up(8) == [1, 2, 8, 8, 8, 8, 8, 8]
-    assert Queue(answered, True, rng).filled_up(2) == [2, 2]
+    assert Queue(timed, False, rng).filled_up(8) == [1, 2, 8, 8, 8, 8, 8, 8]
+    assert Queue(timed, True, rng).filled_up(2) == [2, 2]
 
 
 def test_a_tight_latency_asks_for_small_batches_and_a_loose_one_for_large_ones():
-    calls = {1: 0.001, 8: 0.004}
-    answered = [Answered(size, 1, np.linspace(0.9, 1.1, 99) * took, []) for size, took in calls.items()]
-    queue = Queue(answered, True, np.random.default_rng(0))
+    timed = {(size, 1): np.linspace(0.9, 1.1, 99) * took for size, took in ((1, 0.001), (8, 0.004))}
+    queue = Queue(timed, True, np.random.default_rng(0))
     found = {limit: queue.best(limit) for limit in (0.0005, 0.0035, 0.05)}
     assert found[0.0005] == (None, 0.0)
     assert (found[0.0035][0].batch, found[0.05][0].batch) == (1, 8)
@@ -76,13 +75,13 @@ def test_a_search_says_what_was_promised_and_what_was_delivered(
     )
     open_for = partial(open_engines, tmp_path / "engine", machine, inference)
     asked = BenchmarkParams(batches=(2, 4), seconds=0.1, requests=(1, 2), within_ms=2000)
-    answered = engine_throughput(open_for, samples, asked)
-    found = search_within(answered, True, open_for, samples, asked)
+    answers = engine_throughput(open_for, samples, asked)
+    found = search_within(answers, True, open_for, samples, asked)
     assert 0 < found.low <= found.high
     assert 0 < found.at_random.low <= found.at_random.high
     assert found.at_random.images_per_second <= found.promised
-    assert found.back_to_back.images_per_second == max(each.summary.images_per_second for each in answered)
-    none = search_within(answered, True, open_for, samples, asked.model_copy(update={"within_ms": 1e-4}))
+    assert found.back_to_back.images_per_second == max(each.images_per_second for each in answers)
+    none = search_within(answers, True, open_for, samples, asked.model_copy(update={"within_ms": 1e-4}))
     assert (none.at_random, none.back_to_back, none.promised) == (None, None, 0.0)
-    assert none.least == min(each.summary.p99 for each in answered)
-    assert search_within(answered, True, open_for, samples, asked.model_copy(update={"within_ms": None})) is None
+    assert none.least == min(each.p99 for each in answers)
+    assert search_within(answers, True, open_for, samples, asked.model_copy(update={"within_ms": None})) is None

@@ -178,26 +178,19 @@ def throughput_pictures(findings: Findings) -> list[Figure]:
 
 def within_pictures(findings: Findings) -> list[Figure]:
     """Draw the samples a second at random times over the latency, as simulated; what was run is a dot."""
-    looks, title = looks_of(findings), "Throughput over latency, at random times"
-    curves = [
-        Curve(
-            name,
-            found.curve,
-            looks[name],
-            tuple(Dot(one.p99, one.images_per_second, looks[name], one.in_words) for one in [found.at_random] if one),
-        )
-        for name, found in ((entry.precision, entry.benchmark.within) for entry in findings.precisions)
-        if found
-    ]
+    curves, looks, title = [], looks_of(findings), "Throughput over latency, at random times"
+    for entry in findings.precisions:
+        if found := entry.benchmark.within:
+            look, ran = looks[entry.precision], [found.at_random] if found.at_random else []
+            dots = tuple(Dot(one.p99, one.images_per_second, look, one.in_words) for one in ran)
+            curves.append(Curve(entry.precision, found.curve, look, dots))
     if not curves:
         return []
     places = [place for curve in curves for place in (*curve.points, *(dot[:2] for dot in curve.dots))]
     across, up = from_zero(x for x, _ in places), from_zero(y for _, y in places)
-    axes = Axes(across, up, "ms that 99 of 100 requests stay within", f"{findings.kind}/s")
-    told = "; ".join(
-        f"{curve.label}: {', '.join(f'{y:,.0f} within {x:g} ms' for x, y in curve.points)}" for curve in curves
-    )
-    return [Figure(title, draw_curves("within", title, f"{told}.", curves, axes))]
+    axes = Axes(across, up, "ms that 99 of 100 stay within", f"{findings.kind}/s")
+    told = (f"{one.label}: {', '.join(f'{y:,.0f} within {x:g} ms' for x, y in one.points)}" for one in curves)
+    return [Figure(title, draw_curves("within", title, f"{'; '.join(told)}.", curves, axes))]
 
 
 def error_pictures(findings: Findings) -> list[Figure]:
