@@ -195,7 +195,7 @@ def _import_timm() -> Any:
         import timm
         import timm.data
     except ImportError:
-        raise EnginewrightError(f"model.source: timm is not installed: {how_to_install('timm')}") from None
+        raise EnginewrightError(f"model.source needs timm, which is not installed ({how_to_install('timm')})") from None
     return timm
 
 

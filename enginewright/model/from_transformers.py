@@ -272,7 +272,7 @@ def _import_transformers() -> Any:
         import transformers
     except ImportError:
         raise EnginewrightError(
-            f"model.source: transformers is not installed: {how_to_install('transformers')}"
+            f"model.source needs transformers, which is not installed ({how_to_install('transformers')})"
         ) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

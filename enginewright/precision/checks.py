@@ -17,7 +17,7 @@ from enginewright.graph.as_written import run_optimized
 from enginewright.graph.onnx_file import fixed_batch
 from enginewright.measure.agreement import Judge, Lost, compare
 from enginewright.measure.intervals import Figure, estimate
-from enginewright.precision.calibration.calibrate import SMALL
+from enginewright.precision.calibration.cache import SMALL
 from enginewright.precision.records import AIM, Step
 
 CHOOSING = 8  # samples to measure layers by

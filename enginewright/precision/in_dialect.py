@@ -30,8 +30,7 @@ from enginewright.graph.passes.for_one_compiler import (
     spell_out_hard_swish,
 )
 from enginewright.precision.blocks import Written, write_blocks
-from enginewright.precision.calibration.cache import Calibration, require_match, require_tensors
-from enginewright.precision.calibration.calibrate import with_ranges
+from enginewright.precision.calibration.cache import Calibration, require_match, require_tensors, with_ranges
 from enginewright.precision.cast import cast
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import kept_nodes, nodes_in_floats

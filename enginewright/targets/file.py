@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.params.section import Section, read_yaml
+from enginewright.core.params.section import read_yaml
 from enginewright.core.text import suggestion
 
 FLEET = Path("fleet.yaml")
@@ -15,7 +15,11 @@ KINDS = ("here", "ray", "runner")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]  # of a target: it names a file, too
 
 
-class _Target(Section):
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class _Target(_Entry):
     name: Name
     price_per_hour: float | None = Field(default=None, gt=0)  # in any currency, the same for all
 
@@ -43,7 +47,7 @@ class OnRunner(_Target):
 Target = Annotated[Here | OnNode | OnRunner, Field(discriminator="kind")]
 
 
-class Fleet(Section):
+class Fleet(_Entry):
     cluster: str | None = None  # HOST:PORT of the head of the Ray cluster
     targets: tuple[Target, ...]
 

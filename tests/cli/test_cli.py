@@ -29,11 +29,10 @@ def test_without_arguments_it_prints_the_help():
 
 @pytest.mark.parametrize(
     ("missing", "given", "extra"),
-    [("PIL", ("infer", "engine", "cat.jpg"), "images"), ("dvc", ("fleet",), "pipeline")],
+    [("PIL", ("infer", "engine", "cat.jpg"), "images"), ("cyclonedx", ("bundle", "int8"), "pipeline")],
 )
 def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, missing, given, extra):
     (tmp_path / f"{missing}.py").write_text("raise ModuleNotFoundError(name=__name__)")
-    shutil.copy(ROOT / "fleet.yaml", tmp_path)
     done = enginewright(*given, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
     said = f"enginewright: {given[0]} needs the package {missing}: {how_to_install(extra)}\n"
     assert (done.returncode, done.stderr) == (1, said)

@@ -75,7 +75,11 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
         ("enginewright/report/page/charts.py", CODE, {"report", "gate"}),
         ("enginewright/report/page/page.css", add("p { color: red }"), {"report", "gate"}),
         ("enginewright/report/page/page.html", add("<p>more</p>"), {"report", "gate"}),
-        ("enginewright/precision/calibration/auto.py", CODE, {"simplify", "calibrate", "rescue", "search", "convert"}),
+        (
+            "enginewright/precision/calibration/auto.py",
+            CODE,
+            {"simplify", "calibrate", "rescue", "search", "convert"},
+        ),
         ("enginewright/model/export.py", CODE, {"export", "reference"}),
         (
             "enginewright/tasks/regression.py",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from platformdirs import user_cache_path
 from pydantic import Field
 
@@ -17,10 +18,12 @@ from enginewright.core.params.precisions import CalibrationParams
 from enginewright.data.feeds import Outputs
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
+from enginewright.precision.write_int8 import Bounds
 
 LEVELS = PRECISIONS["int8"].largest  # the number that stands for the end of a range
 HEADER = "TRT-101601-EntropyCalibration2"  # as TensorRT 10.16.1 writes it; readers check the kind, not the number
 TINY = 1e-36  # counts as zero, since float32 holds few bits of its scale
+SMALL = 1 << 16  # bytes of one sample's outputs
 
 
 def write_cache(amax: Mapping[str, float], path: Path) -> None:
@@ -164,3 +167,21 @@ def _file_of(ranges: Calibration, samples: SampleSet) -> Path:
     # Other code may prepare other pixels of the same files, which then have other ranges.
     about = ranges.model_sha256, ranges.cache_sha256, sha256(samples.folder / MANIFEST)
     return user_cache_path("enginewright") / "answers" / f"{sha256_of(about)}.npz"
+
+
+def with_ranges(known: Calibration, found: Mapping[str, Bounds]) -> Calibration:
+    update = {
+        "amax": known.amax | {name: each.amax for name, each in found.items()},
+        "lowest": known.lowest | {name: each.lowest for name, each in found.items()},
+        "channels": known.channels | channels_of({name: each.channels for name, each in found.items()}),
+    }
+    return known.model_copy(update=update)
+
+
+def channels_of(found: Mapping[str, NDArray[np.floating] | None]) -> dict[str, Channels]:
+    """Return the extremes of channels, where they are known, with as many digits as bytes need."""
+
+    def rounded(values: NDArray[np.floating]) -> tuple[float, ...]:
+        return tuple(float(f"{value:.4g}") for value in values)
+
+    return {name: (rounded(each[0]), rounded(each[1])) for name, each in found.items() if each is not None}

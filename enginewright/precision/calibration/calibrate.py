@@ -27,10 +27,12 @@ from enginewright.graph.shapes import shapes_for, with_shapes
 from enginewright.precision.calibration.auto import choose_ranges
 from enginewright.precision.calibration.cache import (
     MEASURED,
+    SMALL,
     Calibration,
-    Channels,
+    channels_of,
     keep_answers,
     kept_answers,
+    with_ranges,
     write_cache,
 )
 from enginewright.precision.calibration.histogram import (
@@ -44,7 +46,6 @@ from enginewright.precision.write_int8 import Bounds
 
 FLOATS = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}  # what is measured
 MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}  # what they return is what they read
-SMALL = 1 << 16  # bytes of one sample's outputs
 MANY = 1 << 26  # bytes of a batch, for which PyTorch is worth a second of import: it counts twice as fast
 COUNTERS = 2  # threads: more wait for each other, and take cores from the graph
 MOST_BYTES = 1 << 30  # of a batch's activations, of which there are two: one is counted while the next is computed
@@ -89,7 +90,7 @@ def calibrate_graph(
         cache_sha256=sha256(cache),
         amax=choice.amax,
         lowest={name: histogram.lowest for name, histogram in histograms.items()},
-        channels=_channels({name: histogram.channels for name, histogram in counted.items()}),
+        channels=channels_of({name: histogram.channels for name, histogram in counted.items()}),
         methods=choice.methods,
         costs=choice.costs,
     )
@@ -121,24 +122,6 @@ def write_scaled(known: Calibration, scaled: Mapping[str, Bounds], model: Path, 
         keep_answers(record, samples, [answers])
     record.write(model.parent / "calibration.json")
     return record
-
-
-def with_ranges(known: Calibration, found: Mapping[str, Bounds]) -> Calibration:
-    update = {
-        "amax": known.amax | {name: each.amax for name, each in found.items()},
-        "lowest": known.lowest | {name: each.lowest for name, each in found.items()},
-        "channels": known.channels | _channels({name: each.channels for name, each in found.items()}),
-    }
-    return known.model_copy(update=update)
-
-
-def _channels(found: Mapping[str, NDArray[np.floating] | None]) -> dict[str, Channels]:
-    """Return the extremes of channels, where they are known, with as many digits as bytes need."""
-
-    def rounded(values: NDArray[np.floating]) -> tuple[float, ...]:
-        return tuple(float(f"{value:.4g}") for value in values)
-
-    return {name: (rounded(each[0]), rounded(each[1])) for name, each in found.items() if each is not None}
 
 
 def measure_samples(
