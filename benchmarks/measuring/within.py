@@ -26,7 +26,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import Machine
 from enginewright.measure.benchmark import OpenFor, engine_throughput
-from enginewright.measure.within import DELAYS, Asks, Queue, Setting, search_within, serve
+from enginewright.measure.within import DELAYS, Queue, Setting, Worker, search_within, serve
 
 SECONDS, STEPS = 2.0, 5
 
@@ -36,18 +36,18 @@ def run_all(queue: Queue, open_for: OpenFor, samples: SampleSet, limit: float) -
     rng, most, chosen = np.random.default_rng(1), 0.0, None
     for batch, requests in queue.calls:
         with ExitStack() as opened:
-            workers, filled = list[tuple[Asks, ThreadPoolExecutor]](), queue.filled_up(batch)
+            workers, filled = list[Worker](), queue.filled_up(batch)
             for engine in map(opened.enter_context, open_for(requests)):
                 bound = {size: engine.bind(samples.cycled(size)) for size in {*filled}}
                 workers.append(([bound[size] for size in filled], opened.enter_context(ThreadPoolExecutor(1))))
 
-            def keeps(setting: Setting, rate: float, workers: list[tuple[Asks, ThreadPoolExecutor]] = workers) -> bool:
+            def keeps(setting: Setting, rate: float, workers: list[Worker] = workers) -> bool:
                 arrivals = (rng.exponential(size=int(rate * SECONDS) + 1).cumsum() / rate).tolist()
                 return float(np.percentile(serve(workers, arrivals, setting), 99)) <= limit
 
             for delay in DELAYS if batch > 1 else DELAYS[:1]:
                 setting = Setting(batch, requests, delay * limit)
-                high = batch * requests / float(np.mean(queue.seconds(setting)[-1][-1]))
+                high = batch * requests / float(np.mean(queue.seconds(setting)[-1]))
                 low = most
                 if low >= high or not keeps(setting, max(low, high / 50)):
                     continue

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from heapq import heapreplace
 from itertools import islice
 from math import inf
 from threading import Lock
@@ -27,15 +27,15 @@ from enginewright.measure.timing import Contender
 
 DELAYS = (0.0, 0.1, 0.25)  # that the first sample of a batch waits for others, as shares of the latency
 LIMITS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # of the curve, likewise
-SIMULATED = 4000  # samples
+SIMULATED = 10_000  # samples
 STEPS = 8  # of halving the rates in doubt
 BUSIEST = 0.95  # of the most that calls could answer: beyond it, queues grow for longer than is simulated
 SIMPLER = 1.01  # a larger batch, more requests in flight or a longer delay must gain more than this
-QUANTILES = 1000  # of the calls of each batch size and number of requests in flight
 WINDOWS, DRAWS = 20, 40  # of measured time, and how often they are drawn anew for an interval
 SECONDS, TRIES, SLOWER = 3.0, 5, 0.9  # of a run in earnest; each further try is at this share of the rate before
 
 Asks = Sequence[Contender]  # by the samples in a batch, counted from 1
+Worker = tuple[Asks, ThreadPoolExecutor]
 Times = Sequence[float] | NDArray[np.float64]
 Timed = Mapping[tuple[int, int], Times]  # the seconds of calls by batch size and requests in flight
 
@@ -60,9 +60,8 @@ class Queue:
 
     def __init__(self, timed: Timed, padded: bool, rng: np.random.Generator):
         self.arrivals = rng.exponential(size=SIMULATED).cumsum()  # one a second
-        self.luck = rng.integers(QUANTILES, size=SIMULATED).tolist()  # which of the quantiles the call of each takes
-        at = (np.arange(QUANTILES) + 0.5) / QUANTILES
-        self.calls = {key: np.quantile(times, at).tolist() for key, times in timed.items()}
+        self.luck = rng.random(SIMULATED).tolist()  # the share of the calls that the call of each is slower than
+        self.calls = {key: sorted(times) for key, times in timed.items()}
         self.padded = padded  # whether all batches are filled up to the largest, as Triton does for OpenVINO
 
     def filled_up(self, batch: int) -> list[int]:
@@ -70,11 +69,9 @@ class Queue:
         sizes = {batch} if self.padded else {size for size, _ in self.calls}
         return [min(size for size in sizes if size >= samples) for samples in range(1, batch + 1)]
 
-    def seconds(self, setting: Setting) -> list[list[list[float]]]:
-        """Return the quantiles of calls by the number in flight and the samples in a batch, both counted from 1."""
-        timed = {requests for _, requests in self.calls}
-        counts = [min(each for each in timed if each >= busy) for busy in range(1, setting.requests + 1)]
-        return [[self.calls[size, count] for size in self.filled_up(setting.batch)] for count in counts]
+    def seconds(self, setting: Setting) -> list[list[float]]:
+        """Return the calls that were timed, from the fastest on, by the samples in a batch, counted from 1."""
+        return [self.calls[size, setting.requests] for size in self.filled_up(setting.batch)]
 
     def keeps(self, setting: Setting, rate: float, limit: float) -> bool:
         """Tell whether 99 of 100 samples are answered within the limit, and stop as soon as they cannot be."""
@@ -84,7 +81,7 @@ class Queue:
 
     def most(self, setting: Setting, limit: float, least: float = 0.0) -> float:
         """Return the highest rate within the limit, or 0 if that is not above `least`."""
-        high = BUSIEST * setting.batch * setting.requests / float(np.mean(self.seconds(setting)[-1][-1]))
+        high = BUSIEST * setting.batch * setting.requests / float(np.mean(self.seconds(setting)[-1]))
         low = max(SIMPLER * least, high / (1 << STEPS))
         if low >= high or not self.keeps(setting, low, limit):
             return 0.0
@@ -103,42 +100,22 @@ class Queue:
         return chosen, most
 
 
-@dataclass(slots=True)
-class Call:
-    start: int  # its first sample
-    stop: int  # the one after its last
-    whole: float = 0.0  # the seconds that it takes as long as so many are in flight
-    left: float = 1.0  # the share of it that is still to do
-
-
 def simulate(
-    arrivals: Sequence[float], luck: Sequence[int], seconds: Sequence[Sequence[Sequence[float]]], setting: Setting
+    arrivals: Sequence[float], luck: Sequence[float], seconds: Sequence[Sequence[float]], setting: Setting
 ) -> Iterator[float]:
-    """Yield the seconds until each sample is answered. When a call begins or ends, what is left of the others goes on
-    as fast as calls do with so many in flight."""
-    busy, now, first = list[Call](), 0.0, 0
-    while first < len(arrivals) or busy:
-        begins = ends = inf
-        if first < len(arrivals) and len(busy) < setting.requests:
-            begins = max(now, setting.ready(arrivals, first))
-        for call in busy:
-            call.whole = seconds[len(busy) - 1][call.stop - call.start - 1][luck[call.start]]
-            if now + call.left * call.whole < ends:
-                ends, done = now + call.left * call.whole, call
-        passed, now = now, min(begins, ends)
-        for call in busy:
-            call.left -= (now - passed) / call.whole
-        if begins <= ends:
-            busy.append(Call(first, setting.stop(arrivals, first, now)))
-            first = busy[-1].stop
-        else:
-            busy.remove(done)
-            yield from [now - arrival for arrival in arrivals[done.start : done.stop]]
+    """Yield the seconds until each sample is answered. All calls take as long as where all requests are in flight."""
+    free, first = [0.0] * setting.requests, 0  # when each request is free again: a heap
+    while first < len(arrivals):
+        begins = max(free[0], setting.ready(arrivals, first))
+        stop = setting.stop(arrivals, first, begins)
+        calls = seconds[stop - first - 1]
+        ends = begins + calls[int(luck[first] * len(calls))]
+        heapreplace(free, ends)
+        yield from [ends - arrival for arrival in arrivals[first:stop]]
+        first = stop
 
 
-def serve(
-    workers: Sequence[tuple[Asks, ThreadPoolExecutor]], arrivals: Sequence[float], setting: Setting
-) -> NDArray[np.float64]:
+def serve(workers: Sequence[Worker], arrivals: Sequence[float], setting: Setting) -> NDArray[np.float64]:
     """Answer samples that come at these times, and return the seconds until each was answered."""
     for ask, thread in ((ask, thread) for asks, thread in workers for ask in asks):
         thread.submit(ask).result()  # one after the other: a capture must have the GPU to itself
@@ -187,7 +164,7 @@ def search_within(
     if setting:
         low, high = middle([Queue(again(), padded, rng).most(setting, limit) for _ in range(DRAWS)])
         with ExitStack() as opened:
-            workers, filled = list[tuple[Asks, ThreadPoolExecutor]](), queue.filled_up(setting.batch)
+            workers, filled = list[Worker](), queue.filled_up(setting.batch)
             for engine in map(opened.enter_context, open_for(setting.requests)):
                 bound = {size: engine.bind(samples.cycled(size)) for size in {*filled}}
                 workers.append(([bound[size] for size in filled], opened.enter_context(ThreadPoolExecutor(1))))

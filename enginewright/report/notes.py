@@ -178,13 +178,11 @@ def _on_faster_baselines(chosen: Evidence, findings: Findings) -> Iterator[Note]
 
 def _on_latency(chosen: Evidence, findings: Findings) -> Iterator[Note]:
     """Name the precision that surely serves more than the race's choice within benchmark.within_ms."""
-    served = {entry.precision: entry.benchmark.within for entry in shippable(findings)}
-    found = {name: within for name, within in served.items() if within and within.at_random}
-    ours, best = served[chosen.precision], max(found, key=lambda name: found[name].low, default=None)
-    if ours and best and found[best].low > ours.high:
-        ms, (more, less) = ours.milliseconds, (found[best].promised, ours.promised)
-        text = f"{more:,.0f} {findings.kind}/s at random times, and {chosen.precision} {less:,.0f}, as simulated."
-        yield Note(f"{best} serves more within {ms:g} ms", text)
+    found = [(within, entry.precision) for entry in shippable(findings) if (within := entry.benchmark.within)]
+    ours, (best, name) = chosen.benchmark.within, max(found, key=lambda each: each[0].low, default=(None, ""))
+    if ours and best and best.low > ours.high:
+        text = f"{best.promised:,.0f} {findings.kind}/s at random times, and {chosen.precision} {ours.promised:,.0f}"
+        yield Note(f"{name} serves more within {ours.milliseconds:g} ms", f"{text}, as simulated.")
 
 
 def _on_isolated_speed(chosen: Evidence, findings: Findings) -> Iterator[Note]:

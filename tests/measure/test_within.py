@@ -15,19 +15,18 @@ from enginewright.engine.machine import target_of
 from enginewright.measure.benchmark import engine_throughput
 from enginewright.measure.within import Queue, Setting, search_within, serve, simulate
 
-ALONE, BESIDE = [[1.0], [1.0]], [[2.0], [2.0]]  # seconds by the size of a batch, and by quantile
-
 
 @pytest.mark.parametrize(
-    ("arrivals", "setting", "seconds", "answered"),
+    ("arrivals", "setting", "answered"),
     [
-        ([0.0, 0.1, 5.0], Setting(2, 1, 0.5), [ALONE], [1.1, 1.0, 1.5]),  # full at once, then the delay
-        ([0.0, 0.1, 0.2], Setting(2, 1, 0.0), [ALONE], [1.0, 1.9, 1.8]),  # gathered while one is answered
-        ([0.0, 0.5], Setting(1, 2, 0.0), [ALONE, BESIDE], [1.5, 1.5]),  # half as fast beside each other
+        ([0.0, 0.1, 5.0], Setting(2, 1, 0.5), [1.1, 1.0, 1.5]),  # full at once, then the delay
+        ([0.0, 0.1, 0.2], Setting(2, 1, 0.0), [1.0, 1.9, 1.8]),  # gathered while one is answered
+        ([0.0, 0.5, 0.6], Setting(1, 2, 0.0), [1.0, 1.0, 1.4]),  # two in flight, and the third waits
     ],
 )
-def test_batches_wait_are_filled_and_slow_each_other(arrivals, setting, seconds, answered):
-    assert list(simulate(arrivals, [0] * len(arrivals), seconds, setting)) == pytest.approx(answered)
+def test_batches_wait_and_are_filled(arrivals, setting, answered):
+    """All calls take a second."""
+    assert list(simulate(arrivals, [0] * len(arrivals), [[1.0], [1.0]], setting)) == pytest.approx(answered)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
@@ -35,9 +34,9 @@ def test_the_simulation_agrees_with_the_theory_of_queues(load):
     """Where calls last as long as an exponential distribution says, so do answers: 99 of 100 take under log(100) of its
     mean, which is 1 / (1 - load)."""
     exponential = -np.log(1 - (np.arange(2000) + 0.5) / 2000)
-    queue = Queue({(1, 1): exponential}, False, np.random.default_rng(3))
+    queue = Queue({(1, 1): exponential}, False, np.random.default_rng(0))
     found = queue.most(Setting(1, 1, 0.0), np.log(100) / (1 - load))
-    assert found == pytest.approx(load, abs=0.08)
+    assert found == pytest.approx(load, abs=0.05)
 
 
 def test_a_batch_is_filled_up_to_the_next_size_that_was_timed():
