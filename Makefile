@@ -8,7 +8,7 @@ PYTHON ?= python3
 BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help repro nightly fleet test torture verify-gpu verify-documents check graph notebook lock audit clean
+.PHONY: help repro nightly fleet test test-lowest test-newest torture verify-gpu verify-documents check graph notebook lock audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -29,6 +29,13 @@ fleet: $(READY)  ## build, validate and race on all machines of fleet.yaml, and 
 test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
 	@# Keep what Python compiles, also where a variable says otherwise: else each of a thousand processes compiles anew.
 	env -u PYTHONDONTWRITEBYTECODE pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The light part on Python 3.10 and on one from 3.13 on, if they are there, and the default pipeline, made small.
+test-lowest: $(READY)  ## try the lowest versions that pyproject.toml allows
+	RESOLUTION=lowest-direct pytest -s tests/repository/ranges.py
+
+test-newest: $(READY)  ## try the newest
+	RESOLUTION=highest pytest -s tests/repository/ranges.py
 
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
 	pytest -x -s tests/verify_gpu/verify_{engines,machine,bundles,commands,plugins,faults}.py
@@ -72,11 +79,11 @@ clean:  ## remove the environment, keep results
 
 # Take a Python that really starts, as version managers leave shims that do not, in a version that all packages support.
 $(READY): requirements.lock pyproject.toml
-	@for name in python3.12 python3.11 python3; do \
-		if $$name -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; \
+	@for name in python3.12 python3.11 python3.13 python3.14 python3; do \
+		if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 		then found=$$name; break; fi; \
 	done; \
-	if [ -z "$${found:-}" ]; then echo "Enginewright needs Python 3.11 or 3.12 with its venv module" >&2; exit 1; fi; \
+	if [ -z "$${found:-}" ]; then echo "Enginewright needs Python 3.11 or later with its venv module" >&2; exit 1; fi; \
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $$found -m venv --clear .venv
 	@echo "installing the locked packages into .venv: 6 GB, mostly torch's CUDA libraries, in 2 to 5 silent minutes"
 	@# Install the build tools first, so that packages that come as source are built with locked versions, too.

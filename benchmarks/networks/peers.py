@@ -3,7 +3,7 @@
     python benchmarks/networks/peers.py                       # the models of MODELS
     python benchmarks/networks/peers.py resnet50 swin_t       # two of them, or any that torchvision knows
     python benchmarks/networks/peers.py --jobs 5 --race-on 12 13  # five side by side; races take turns on two others
-    python benchmarks/networks/peers.py --table               # the committed rows as a Markdown table
+    python benchmarks/networks/peers.py --table               # the committed rows as a table, and a sentence about all
 
 Each model has a process and a project of its own, with params.yaml as it comes but for the model, and the images' size
 where it needs larger ones. Ours races each peer's in one process, in turns. NNCF gets the exported graph and the
@@ -292,6 +292,20 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def summary(rows: list[Row]) -> str:
+    """Count the networks where our error is the smaller, and where ours is no slower: faster, or the interval has 1."""
+    last = [row for row in {row["model"]: row for row in rows if "answers" in row}.values() if NNCF in row["answers"]]
+    closer = [row for row in last if row["answers"][OURS]["error"] < row["answers"][NNCF]["error"]]
+    less = np.median([row["answers"][OURS]["error"] / row["answers"][NNCF]["error"] for row in last])
+    over = [[row["milliseconds"][str(batch)][f"over {NNCF}"] for batch in BATCHES] for row in last]
+    faster = [f"{np.median([1 / each[place][0] for each in over]):.2f}" for place in range(len(BATCHES))]
+    no_slower = sum(all(low <= 1 for _, low, _ in each) for each in over)
+    return (
+        f"Our error is the smaller in {len(closer)} of {len(last)}, in the median {less:.2f} of NNCF's. Ours is "
+        f"{' and '.join(faster)} times as fast in the median, and no slower at any batch size in {no_slower}."
+    )
+
+
 def with_interval(middle: float, low: float, high: float) -> str:
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
@@ -304,7 +318,7 @@ def main() -> None:
     parser.add_argument("--race-on", type=int, nargs="*", default=[], help="the cores that races take turns on")
     options = parser.parse_args()
     if options.table:
-        print(table(zoo.read(options.rows)))
+        print(table(zoo.read(options.rows)), summary(zoo.read(options.rows)), sep="\n\n")
     elif options.one:
         run_model(options.models[0], options.one, options.epochs, options.device, options.race_on)
     else:

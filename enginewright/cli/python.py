@@ -5,11 +5,12 @@ import atexit
 import copy
 import inspect
 import json
+import os
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, chdir, contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -152,11 +153,13 @@ def model() -> Any:
 def _project_of(given: Any) -> Iterator[None]:
     """Work in a new folder, so that no params.yaml and no code of the folder that the caller is in has a part."""
     global _given
-    path, _given = list(sys.path), given
+    here, path, _given = Path.cwd(), list(sys.path), given
     try:
-        with scratch_folder() as folder, chdir(folder):
+        with scratch_folder() as folder:
+            os.chdir(folder)
             yield
     finally:
+        os.chdir(here)
         _given, sys.path[:] = None, path
 
 

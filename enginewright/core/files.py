@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 
@@ -28,7 +29,8 @@ def sha256(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
+            while block := file.read(1 << 20):  # Python 3.10 lacks hashlib.file_digest
+                digest.update(block)
     return digest.hexdigest()
 
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
+from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record, sha256_of

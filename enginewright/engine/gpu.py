@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from statistics import median
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import pynvml
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record

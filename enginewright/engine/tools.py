@@ -23,7 +23,8 @@ COSINE = {"fp32": 0.99999, "fp16": 0.9999, "bf16": 0.999}  # by default what the
 COSINE_OF_QUANTIZED = 0.99
 TOOLS = (
     "numpy", "pillow", "scikit-learn", "torch", "torchvision", "onnx", "onnxscript", "onnxsim", "polygraphy",
-    "onnxruntime-gpu", "onnxruntime", "nvidia-modelopt",
+    "onnxruntime-gpu", "onnxruntime", "nvidia-modelopt", "onnx-ir", "onnxslim", "ml_dtypes", "onnx-graphsurgeon",
+    "onnxconverter-common",
 )  # fmt: skip
 
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import AwareDatetime, Field
 from ruamel.yaml.error import YAMLError
+from typing_extensions import Self
 
 from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.facts import PRECISIONS

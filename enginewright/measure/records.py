@@ -1,10 +1,11 @@
 """The records of accuracy and speed, in the JSON of the stages reference, validate, benchmark and trace."""
 
-from enum import StrEnum
+from enum import Enum
 from math import isnan
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pydantic import PositiveFloat
+from typing_extensions import Self
 
 from enginewright.core.files import Record
 from enginewright.core.params.build import ONNXRUNTIME
@@ -386,12 +387,14 @@ class Measurements(Record):
     precisions: tuple[Measurement, ...]
 
 
-class Outcome(StrEnum):
+class Outcome(str, Enum):
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
     NO_CHANGE = "no change"
     CHANGED = "changed"  # as another graph asked for it: neither better nor worse
     NOT_COMPARABLE = "not comparable"
+
+    __str__ = str.__str__  # as in StrEnum, which Python 3.10 lacks
 
 
 class Verdict(Record):

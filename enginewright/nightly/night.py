@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def run_night(confidence: float, attempts: int) -> Status:
-    start, revision = datetime.now(UTC).replace(microsecond=0), installing.revision()
+    start, revision = datetime.now(timezone.utc).replace(microsecond=0), installing.revision()
     _dvc("report")  # not the gate: if it is red, this is a result of the night and must not end it
     params = Params.read()
     history = History.here(params)

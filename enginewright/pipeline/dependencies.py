@@ -9,6 +9,7 @@ module make no difference.
 import ast
 import hashlib
 import json
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate, chain
@@ -101,6 +102,7 @@ def complete_for_dvc(params: Params, file: Path = PARAMS_FILE) -> str | None:
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("enginewright", "stages")
 RUNNER = "stages.__main__"
+DUMPED: dict[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) else {}  # the same in each version
 # A stage that imports one of these runs the user's own code.
 MODEL_FACTORY, TASK_CHOICE = "enginewright.model.factory", "enginewright.tasks.choose"
 
@@ -173,7 +175,8 @@ def _read(paths: Iterable[Path], kept_in: Path) -> dict[Path, tuple[str, list[st
         key = hashlib.sha256(content).hexdigest()
         if key not in kept:
             tree = executed(content)
-            digest = hashlib.sha256(ast.dump(tree).replace(", type_params=[]", "").encode())  # new in Python 3.12
+            dumped = ast.dump(tree, **DUMPED).replace(", type_params=[]", "")  # which are new in Python 3.12
+            digest = hashlib.sha256(dumped.encode())
             kept[key] = digest.hexdigest(), sorted(set(imports_of(tree)))
         found[path] = read[key] = kept[key]
     with suppress(OSError):  # a read-only folder only costs time

@@ -105,7 +105,7 @@ def find_rescues(
         for name in (name for name in attempts if name != LAST):
             for names, before in list(made.items()):
                 if (changed := attempts[name](before, trial)) is not None:
-                    made[*names, name] = changed
+                    made[(*names, name)] = changed
                 if changed is not None or not names:
                     yield (*names, name), changed
         if LAST in attempts:

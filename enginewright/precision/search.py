@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from platformdirs import user_cache_path
+from typing_extensions import Self
 
 from enginewright.core.cores import Cluster, Work, spread
 from enginewright.core.errors import UNREADABLE, EnginewrightError

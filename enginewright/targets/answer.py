@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
+
+from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import HISTORY, LOCK, Record, sha256, sha256_of

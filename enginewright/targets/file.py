@@ -1,10 +1,11 @@
 """fleet.yaml: the machines to build and race on, and how each is reached."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
+from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.section import read_yaml

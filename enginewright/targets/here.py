@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError, errors_in_words
@@ -52,7 +52,7 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
         node=socket.gethostname(),
         machine=findings.machine,
         revision=revision,
-        date=datetime.now(UTC).replace(microsecond=0),
+        date=datetime.now(timezone.utc).replace(microsecond=0),
         precisions=(*measured, *refused),
     )
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import Known

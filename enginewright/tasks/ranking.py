@@ -4,10 +4,10 @@ Samples may be answers to several questions. Then only the order of the answers 
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from enginewright.core.facts import Known
 from enginewright.data.feeds import Outputs, finite

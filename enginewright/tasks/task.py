@@ -3,10 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from enginewright.core.facts import Known
 from enginewright.core.params.model import NO_SCORES, BoxesParams

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ import onnxruntime
 import openvino
 import pytest
 import simulated
+import tomllib
 from google.protobuf import text_format
 from PIL import Image
 from ruamel.yaml import YAML

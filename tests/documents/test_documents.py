@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import tomllib
 from dvc.cli.parser import get_main_parser
 from dvc.utils.hydra import apply_overrides, get_hydra_sweeps
 from onnx import TensorProto, helper, numpy_helper

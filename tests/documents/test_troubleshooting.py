@@ -65,7 +65,8 @@ def is_sentence(message: str) -> bool:
 
 
 MESSAGES = {message: where for message, where in (strings(messages_of) | written_out()).items() if is_sentence(message)}
-ROWS = [normal(row) for row in re.findall(r"(?m)^\| (?!message \|)(.+?) \| .*\|$", DOCUMENT)]
+CURES = re.findall(r"(?m)^\| (?!message \|)(.+?) \|(.*)\|$", DOCUMENT)
+ROWS = [normal(message) for messages, _ in CURES for message in messages.split("<br>")]  # of several, one cure
 
 
 def tells(row: str, message: str) -> bool:
@@ -100,5 +101,9 @@ def test_each_message_is_told_once():
 
 
 def test_each_row_has_a_cure():
-    rows = re.findall(r"(?m)^\| (?!message \|)(.+?) \|(.*)\|$", DOCUMENT)
-    assert [message for message, cure in rows if not cure.strip()] == []
+    assert [messages for messages, cure in CURES if not cure.strip()] == []
+
+
+def test_a_cure_of_a_single_message_says_more_than_that_the_reason_follows():
+    alone = [(message, cure.strip(" .")) for message, cure in CURES if "<br>" not in message]
+    assert [message for message, cure in alone if re.fullmatch(r"(\S+ ){1,3}(follows?|is in parentheses)", cure)] == []

@@ -3,13 +3,15 @@
 import ast
 import inspect
 import re
+import subprocess
 from functools import reduce
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple, get_args
 
 import pytest
 from dvc.parsing import DataResolver
 from dvc.repo import Repo
+from dvc.repo.artifacts import Artifacts
 from ruamel.yaml import YAML
 from support.params import VALID
 from support.paths import ROOT
@@ -400,3 +402,25 @@ def test_what_dvc_reads_itself_is_written_into_a_short_file(tmp_path, text, adde
     assert {key for group, key in keys if group == "convert"} == params.precisions.keys()
     assert {key for group, key in keys if group == "search"} == params.search.keys()
     assert {key for group, key in keys if group == "mix"} == params.mix.keys()
+
+
+def test_a_model_registry_finds_the_engines_of_a_version(tmp_path, monkeypatch):
+    (artifacts,) = Repo(ROOT).artifacts.read().values()
+    assert artifacts["engines"].path == "artifacts/engines"
+    made = "cmd: 'mkdir -p artifacts/engines/${item} && echo ${item} > artifacts/engines/${item}/engine'"
+    stages = f"{{build: {{foreach: [fp32, int8], do: {{{made}, outs: ['artifacts/engines/${{item}}']}}}}}}"
+    registry, git = tmp_path / "registry", ("git", "-c", "user.name=a", "-c", "user.email=a@b")
+    registry.mkdir()
+    monkeypatch.chdir(registry)
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    Path("dvc.yaml").write_text(f"stages: {stages}\nartifacts: {{engines: {{path: artifacts/engines}}}}\n")
+    with Repo.init() as repo:
+        repo.reproduce()
+    for command in (
+        ["add", "."],
+        ["commit", "-qm", "a run"],
+        ["tag", "-am", "as gto register does", "engines@v1.0.0"],
+    ):
+        subprocess.run([*git, *command], check=True)
+    assert Artifacts.get(str(registry), "engines", version="v1.0.0", out=str(tmp_path / "fetched"))
+    assert (tmp_path / "fetched/int8/engine").read_text() == "int8\n"

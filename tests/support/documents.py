@@ -12,7 +12,6 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks/README.md",
     *sorted(ROOT.glob("docs/*.md")),
-    *sorted(ROOT.glob("docs/notes/*.md")),
 ]
 PROGRAMS = ("make", "dvc", "enginewright", "python", "pip", "git", "bash", "sed")
 FENCE = re.compile(

@@ -21,6 +21,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
 from importlib import import_module, invalidate_caches
+from importlib.util import find_spec
 from pathlib import Path
 from select import select
 from types import ModuleType
@@ -79,6 +80,10 @@ def warm_python() -> Path:
 def _start(folder: Path, owner: int) -> None:
     """Start the process that forks. It ends when its owner does: the pytest that started the workers."""
     folder.mkdir()
+    if find_spec("torch") is None:  # a light installation has little to import, and no DVC
+        (folder / "enginewright").write_text(f'#!/bin/sh\nexec {sys.executable} -m enginewright.cli "$@"\n')
+        (folder / "enginewright").chmod(0o755)
+        return
     for name, before in PROGRAMS.items():
         (folder / name).write_text(CLIENT.format(python=sys.executable, before=before, address=folder / "socket"))
         (folder / name).chmod(0o755)

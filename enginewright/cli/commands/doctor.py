@@ -11,7 +11,7 @@ import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from enum import StrEnum
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -44,10 +44,12 @@ NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in 
 INSTALL = f"make repro in a clone, else: {how_to_install('pipeline')}"
 
 
-class State(StrEnum):
+class State(str, Enum):
     FINE = "fine"
     NOTE = "note"
     WRONG = "wrong"  # `dvc repro` cannot run
+
+    __str__ = str.__str__  # as in StrEnum, which Python 3.10 lacks
 
 
 class Check(NamedTuple):
@@ -71,22 +73,22 @@ def examine() -> list[Check]:
 
 def examine_python() -> Check:
     found = ".".join(map(str, sys.version_info[:3]))
-    if (3, 11) <= sys.version_info[:2] < (3, 13):
+    if sys.version_info >= (3, 11):
         return Check("Python", State.FINE, found)
-    return Check("Python", State.WRONG, found, "install Python 3.11 or 3.12, then: make repro")
+    return Check("Python", State.WRONG, f"{found} only runs engines", "install Python 3.11 or later, then: make repro")
 
 
 def examine_packages() -> Check:
-    """Compare the installed packages with the versions that the project pins."""
+    """Compare the installed packages with the versions that the project allows."""
     try:
-        pinned = importlib.metadata.requires("enginewright") or []
+        declared = importlib.metadata.requires("enginewright") or []
     except importlib.metadata.PackageNotFoundError:
         return Check("packages", State.WRONG, "enginewright itself is not installed", INSTALL)
     if find_spec("packaging") is None:
         return Check("packages", State.WRONG, "packaging is missing", INSTALL)
     from packaging.requirements import Requirement
 
-    lines = [Requirement(line) for line in pinned]
+    lines = [Requirement(line) for line in declared]
     # An extra contains others.
     extras = {"pipeline"}.union(*(one.extras for one in lines if one.name == "enginewright"))
     others = (one for one in lines if one.name != "enginewright")
@@ -103,8 +105,8 @@ def examine_packages() -> Check:
     if missing:
         return Check("packages", State.WRONG, f"missing: {first_few(missing)}", INSTALL)
     if untried:
-        return Check("packages", State.NOTE, f"not the versions that were tried: {first_few(untried)}", INSTALL)
-    return Check("packages", State.FINE, f"all {len(needed)} in the versions that were tried")
+        return Check("packages", State.NOTE, f"outside the versions that work: {first_few(untried)}", INSTALL)
+    return Check("packages", State.FINE, f"all {len(needed)} in versions that work")
 
 
 def examine_project() -> Check:

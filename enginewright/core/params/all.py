@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
+from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import (

@@ -3,9 +3,10 @@
 import json
 import re
 from contextlib import suppress
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
 
 from enginewright.core.params.section import Section, Share
 

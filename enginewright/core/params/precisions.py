@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
 from enginewright.core.facts import PrecisionName
 from enginewright.core.params.section import Section, Share

@@ -1,8 +1,9 @@
 """The section `samples`, with `samples.preprocessing` and `samples.text`."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
 from enginewright.core.params.section import Section
 
