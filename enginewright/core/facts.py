@@ -7,7 +7,7 @@ from typing import Literal
 
 from enginewright.core.files import Record
 
-PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "mxfp8", "nvfp4", "best"]
+PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8", "w8", "int4", "mxfp8", "nvfp4", "best"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ PRECISIONS: dict[str, Precision] = {
     "bf16": Precision("BFLOAT16", since=(8, 0)),
     "int8": Precision("INT8", since=(7, 5), largest=127),
     "fp8": Precision("FLOAT8E4M3FN", since=(8, 9), largest=448),
+    "w8": Precision("INT8", since=(7, 5), block=64, runs_as=("int8", "fp32", "fp16", "tf32")),  # floats and bytes
     # Its weights are multiplied in the type of the rest, which is all that TensorRT's inspector tells.
     "int4": Precision("INT4", since=(8, 0), block=64, runs_as=("fp16",)),
     "mxfp8": Precision("FLOAT8E4M3FN", since=(10, 0), block=32, runs_as=("fp8",)),  # the same numbers

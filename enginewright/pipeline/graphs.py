@@ -144,8 +144,8 @@ def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialec
         graph, in_blocks, high = in_dialect.write_blocks_in_dialect(
             plan.made_as, source, ranges, sample, dialect, plan.keep
         )
-        products = len(in_blocks) + len(high)
-        print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
+        products, kind = len(in_blocks) + len(high), "layers" if plan.made_as == "w8" else "products"
+        print(f"{precision}: {len(in_blocks)} of {products} {kind} with weights are in blocks of {facts.block}")
     elif given:
         of, mix = given._replace(graph=source), plan.mix
         graph, high = (

@@ -17,7 +17,7 @@ from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.cache import Calibration, kept_answers, require_tensors
-from enginewright.precision.calibration.calibrate import ranges_by
+from enginewright.precision.calibration.calibrate import ranges_without
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import (
@@ -26,6 +26,7 @@ from enginewright.precision.floats import (
     left_in_floats,
     require_kept_exist,
     shares_of_work,
+    smaller_in_words,
 )
 from enginewright.precision.in_dialect import (
     Ingredients,
@@ -38,11 +39,12 @@ from enginewright.precision.in_dialect import (
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
 from enginewright.precision.quantize import nodes_reading_bytes
 from enginewright.precision.records import Search, SearchedLayer, digest_of
-from enginewright.precision.rescue import confirming
 from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
+
+PARTS = 4  # of the samples, each of which is judged by ranges of the others
 
 
 class SearchPaths(NamedTuple):
@@ -64,7 +66,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
     require_kept_exist(keep, plain)
-    known, how, held = samples.manifest, params.model, confirming(len(samples))
+    known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
         given = for_compiler(precision, given, scratch)
@@ -76,19 +78,22 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         )
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*question, cluster and cluster.threads)
-        ranges = _without(held, plain, measured, samples, journal)
-        rounding = _rounding(precision, graph, given, ranges)
+        rounding = _rounding(precision, graph, given, measured)
         there = running_on(cluster, graph, scratch) if cluster else None
-        convert = _converter(precision, given._replace(ranges=ranges), graph, rounding)
+        convert = _converter(precision, given, graph, rounding)
         layers = arithmetic_nodes(graph, rounding.kept)
         if not is_written_here(precision, keep, dialect):  # ModelOpt rounds more than that
             followers = {*layers, *ends_of_attention(graph, layers)}
             others = nodes_reading_bytes(convert(())) - followers
             layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
         work = shares_of_work(graph, layers, given.sample)
+        unseen = [
+            (part, _converter(precision, given._replace(ranges=by), graph, _rounding(precision, graph, given, by)))
+            for part, by in _without(plain, measured, samples, journal)
+        ]
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
-        checks = Checks(graph, samples, judge, kept_answers(measured, samples), held, there)
-        trial = LayerTrial(checks, rounding, convert, scratch, cluster)
+        checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
+        trial = LayerTrial(checks, rounding, convert, scratch, cluster, unseen)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
@@ -101,7 +106,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
             SearchedLayer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
             for name in layers
         ),
-        samples=(checks.chosen, checks.checked, len(held)),
+        samples=(checks.chosen, checks.checked, checks.judging),
         path=answer.path,
         spared=answer.spared,
     )
@@ -109,19 +114,24 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
     print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
     if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
         print(doubt)
+    if dialect.compiler == "cpu" and "w8" not in params.precisions and (smaller := smaller_in_words(precision, floats)):
+        print(smaller)
 
 
 def _without(
-    held: NDArray[np.int64], graph: onnx.ModelProto, ranges: Calibration, samples: SampleSet, journal: Journal
-) -> Calibration:
-    """Return the ranges without what these samples reach, so that they lose as much by what is cut as any others.
-    A file from elsewhere has not seen them, and a single sample is all there is."""
-    others = np.setdiff1d(np.arange(len(samples)), held)
-    if not ranges.is_measured or not len(others):
-        return ranges
-    question = ["ranges without", *held.tolist()]
-    found = journal.answer(question, lambda: ranges_by(ranges, graph, samples, others).model_dump(mode="json"))
-    return Calibration(**found)
+    graph: onnx.ModelProto, ranges: Calibration, samples: SampleSet, journal: Journal
+) -> list[tuple[NDArray[np.int64], Calibration]]:
+    """Return parts of the samples, each with the ranges without what it reaches, so that it loses as much by what is
+    cut as any others. A file from elsewhere has not seen them, and a single sample is all there is."""
+    places = np.arange(len(samples))
+    parts = [places[number::PARTS] for number in range(min(PARTS, len(places)))]
+    if not ranges.is_measured or len(parts) == 1:
+        return [(places, ranges)]
+    found = journal.answer(
+        ["ranges without", PARTS],
+        lambda: [each.model_dump(mode="json") for each in ranges_without(ranges, graph, samples, parts)],
+    )
+    return [(part, Calibration(**each)) for part, each in zip(parts, found, strict=True)]
 
 
 def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:

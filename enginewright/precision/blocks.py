@@ -1,5 +1,6 @@
-"""Write int4, nvfp4 and mxfp8: products of matrices with weights in blocks, which are numbers of a row, one after the
-other, that share a scale. In nvfp4 and mxfp8, what the weights multiply is in blocks, too.
+"""Write w8, int4, nvfp4 and mxfp8: products of matrices with weights in blocks, which are numbers of a row, one after
+the other, that share a scale. In nvfp4 and mxfp8, what the weights multiply is in blocks, too. In w8, a row of a table
+that is looked up is a block, too.
 
 ModelOpt's int4 knows no weights in rows, and its search is slow without a GPU: docs/precisions.md compares the errors.
 Its nvfp4 and mxfp8 are for graphs that its PyTorch half wrote. The nodes are those that it exports, and that NVIDIA's
@@ -13,13 +14,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 from enginewright.graph.onnx_file import at_opset
-from enginewright.graph.passes.find import Inserter, remove_unused
+from enginewright.graph.passes.find import Inserter, remove_unused, turn_into
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import FLOATS, has_rows
 from enginewright.precision.write_int8 import dtype_of
@@ -27,15 +28,19 @@ from enginewright.precision.write_int8 import dtype_of
 Array = NDArray[np.generic]
 Rows = NDArray[np.float32]  # each is what a product sums over for one column of its result
 
-LARGEST_INT4, LARGEST_FP4, LARGEST_FP8 = 7, 6, 448
+LARGEST_FP4, LARGEST_FP8 = 6, 448
+INTEGERS: dict[str, tuple[int, DTypeLike]] = {
+    "w8": (127, np.int8),
+    "int4": (7, ml_dtypes.int4),
+}  # the largest, the type
 LARGEST_NVFP4 = LARGEST_FP4 * LARGEST_FP8  # in units of the scale of all blocks
 E8M0_OF_ONE = 127  # the byte that stands for a scale of 2 to the power of 0
 SHARES = np.linspace(1.0, 0.6, 21)  # of the largest magnitude in a block, that its largest number may stand for
 SMALLEST_FP8 = np.float32(2.0**-9)
 TINY = 1e-12
 
-OPSETS = {"int4": 21, "nvfp4": 23, "mxfp8": 19}  # the first that have these types; of int4, in blocks
-IR_VERSIONS = {"int4": 10, "nvfp4": 11, "mxfp8": 9}
+OPSETS = {"w8": 21, "int4": 21, "nvfp4": 23, "mxfp8": 19}  # the first that have these types; of integers, in blocks
+IR_VERSIONS = {"w8": 10, "int4": 10, "nvfp4": 11, "mxfp8": 9}
 FEWEST_COLUMNS = 16
 MOST_AXES = 3  # of what NVIDIA's operators round
 FP8, FP32 = int(ir.DataType.FLOAT8E4M3FN), ir.DataType.FLOAT
@@ -47,19 +52,20 @@ class Blocks(NamedTuple):
     of_scales: Array = np.ones((), np.float32)  # what the scales are multiplied by
 
 
-def in_int4(rows: Rows, size: int, dtype: np.dtype[np.generic]) -> Blocks:
-    """Round to integers from -8 to 7. Of several scales, each block takes the one with the least squared error."""
+def in_integers(rows: Rows, size: int, dtype: np.dtype[np.generic], precision: str) -> Blocks:
+    """Round to integers, as from -8 to 7. Of several scales, each block takes the one with the least squared error."""
     blocks, amax = _in_blocks(rows, size)
+    largest, kind = INTEGERS[precision]
     least = np.full(amax.shape, np.inf, np.float32)
     numbers, scales = np.zeros(blocks.shape, np.int8), np.zeros(amax.shape, dtype)
     for share in SHARES:
-        tried = (amax * np.float32(share / LARGEST_INT4)).astype(dtype)
+        tried = (amax * np.float32(share / largest)).astype(dtype)
         exact = np.maximum(tried.astype(np.float32), TINY)[..., None]
-        rounded = np.clip(np.rint(blocks / exact), -LARGEST_INT4 - 1, LARGEST_INT4)
+        rounded = np.clip(np.rint(blocks / exact), -largest - 1, largest)
         error = np.square(rounded * exact - blocks).sum(-1)
         better = error < least
         least[better], numbers[better], scales[better] = error[better], rounded[better], tried[better]
-    return Blocks(numbers.reshape(rows.shape).astype(ml_dtypes.int4), scales)
+    return Blocks(numbers.reshape(rows.shape).astype(kind), scales)
 
 
 def in_nvfp4(rows: Rows, size: int) -> Blocks:
@@ -88,7 +94,7 @@ def _in_blocks(rows: Rows, size: int) -> tuple[Rows, Rows]:
 
 class Written(NamedTuple):
     model: onnx.ModelProto
-    in_blocks: list[str]  # the names of the products
+    in_blocks: list[str]  # the names of the products, and of what else has its weights in bytes
     stay: dict[str, str]  # those of the others, each with the reason
 
 
@@ -102,10 +108,13 @@ def write_blocks(
     writer = BlockWriter(model, precision, ranges)
     in_blocks, stay = [], {}
     for node in list(writer.model.graph):
-        product = _product_of(node)
-        if product is None or node.name in kept:
+        if node.name in kept:
             continue
-        if why := writer.hindrance(product):
+        product = _product_of(node)
+        if product is None:
+            if precision == "w8" and writer.round_table(node):
+                in_blocks.append(node.name or "")
+        elif why := writer.hindrance(product):
             stay[node.name or ""] = why
         else:
             writer.round_operands(product)
@@ -146,7 +155,7 @@ class BlockWriter:
         self._add = Inserter(self.model)
         self._nodes: list[ir.Node] = []  # that wait for their place
         self._rounded: dict[tuple[ir.Value, bool], ir.Value] = {}
-        if precision != "int4":
+        if precision not in INTEGERS:
             self.model.opset_imports[DOMAIN] = 1
 
     def hindrance(self, product: Product) -> str:
@@ -156,15 +165,34 @@ class BlockWriter:
             return f"it sums {summed} numbers, which is no multiple of {self._size}"
         if columns < FEWEST_COLUMNS:
             return f"it makes fewer than {FEWEST_COLUMNS} columns"
-        if self._precision != "int4" and product.read.shape is None:
+        if self._precision not in INTEGERS and product.read.shape is None:
             return "it is not known how many axes it reads"
         return ""
 
     def round_operands(self, product: Product) -> None:
         """Let a product read rounded weights, and if these are not rounded alone, a rounded activation."""
-        if self._precision != "int4":
+        if self._precision not in INTEGERS:
             self._round(product, 0, product.read)
         self._round(product, 1, product.weights)
+
+    def round_table(self, node: ir.Node) -> bool:
+        """Let a node that looks up rows of a table look up bytes and their scales. Tell whether it is one.
+
+        Were the whole table made floats, as other weights are, ONNX Runtime would do so in each call."""
+        table, places = node.inputs[:2] if node.op_type == "Gather" and not node.domain else (None, None)
+        if table is None or places is None or table.const_value is None or table.dtype not in FLOATS:
+            return False
+        if len(table.uses()) > 1 or len(table.const_value.shape) != 2 or node.attributes.get_int("axis", 0) != 0:
+            return False
+        rows = table.const_value.numpy().astype(np.float32)
+        made = in_integers(rows, rows.shape[1], dtype_of(table), self._precision)
+        read = self._integers(node, table, made.numbers, made.scales)
+        (numbers,), (scales,) = (self._write("Gather", [each, places], f"{each.name}.rows") for each in read)
+        (floats,) = self._write("Cast", [numbers], f"{table.name}.floats", to=int(table.dtype))
+        node.prepend(self._nodes)
+        self._nodes = []
+        turn_into(node, "Mul", [floats, scales])
+        return True
 
     def _round(self, product: Product, index: int, exact: ir.Value) -> None:
         """Write the nodes that round an operand in front of its first reader. Others with it read the same."""
@@ -178,20 +206,13 @@ class BlockWriter:
 
     def _weights(self, product: Product) -> ir.Value:
         exact, name, rows, size = product.weights, product.weights.name, product.rows, self._size
-        match self._precision:
-            case "int4":
-                kind, made = "int4", in_int4(rows, size, dtype_of(exact))
-                if not has_rows(product.node):
-                    made = made._replace(numbers=made.numbers.T, scales=made.scales.T)
-            case "nvfp4":
-                kind, made = "fp4", in_nvfp4(rows, size)
-            case _:
-                kind, made = "fp8", in_mxfp8(rows, size)
+        if self._precision in INTEGERS:
+            made, axis = in_integers(rows, size, dtype_of(exact), self._precision), int(has_rows(product.node))
+            read = self._integers(product.node, exact, *(each if axis else each.T for each in made[:2]))
+            return self._write("DequantizeLinear", read, f"{name}.rounded", axis=axis, block_size=size)[0]
+        kind, made = ("fp4", in_nvfp4(rows, size)) if self._precision == "nvfp4" else ("fp8", in_mxfp8(rows, size))
         numbers = self._add.constant(product.node, f"{name}.{kind}", made.numbers)
         scales = self._add.constant(product.node, f"{name}.scale", made.scales)
-        if kind == "int4":
-            axis = int(has_rows(product.node))
-            return self._write("DequantizeLinear", [numbers, scales], f"{name}.rounded", axis=axis, block_size=size)[0]
         if kind == "fp4":
             whole = self._add.constant(product.node, f"{name}.scale_of_scales", made.of_scales)
             floats = self._from_nvfp4(exact, numbers, scales, whole)
@@ -200,6 +221,10 @@ class BlockWriter:
         return (
             floats if has_rows(product.node) else self._write("Transpose", [floats], f"{name}.turned", perm=[1, 0])[0]
         )
+
+    def _integers(self, reader: ir.Node, exact: ir.Value, numbers: Array, scales: Array) -> list[ir.Value]:
+        held = {self._precision: numbers, "scale": scales}
+        return [self._add.constant(reader, f"{exact.name}.{name}", array) for name, array in held.items()]
 
     def _activation(self, product: Product) -> ir.Value:
         """Round what a product reads: as a stack of matrices, if it has more axes."""

@@ -1,7 +1,7 @@
 """Check what a graph loses on calibration samples. The validation samples stay unseen."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
@@ -25,6 +25,7 @@ FIRST = 32  # of the samples to check by, which are enough where very much is lo
 MUCH = 2.0  # times what the thresholds allow
 LITTLE = AIM / 2  # of what the thresholds allow
 LOST = 1e6  # times what the thresholds allow: no number, or no end
+JUDGING = 256  # samples, which tell what others may lose
 MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 CROSSED = 16  # times that each answer gets the error of another sample, where samples are few
@@ -41,11 +42,9 @@ class Checks:
         samples: SampleSet,
         judge: Judge,
         known: Outputs | None = None,
-        held: Places | None = None,
         exact_there: OutputsOf | None = None,
     ) -> None:
-        """`known` are the answers of the graph to all samples. The samples at the places in `held` choose nothing, and
-        tell of what is chosen what others may lose. `exact_there` runs the graph on a cluster, where there is one."""
+        """`known` are the answers to all samples. `exact_there` runs the graph on a cluster, where there is one."""
         self.graph, self.limits = graph, judge.limits
         self._samples, self._judge, self._exact_there = samples, judge, exact_there
         self._batch = fixed_batch(graph) or _batch_of(samples)
@@ -59,14 +58,12 @@ class Checks:
             else {name: values[: len(looked_at)] for name, values in known.items()}
         )
         self._sizes = _sizes(self._outputs)
-        self._held = None if held is None else np.intersect1d(held, looked_at)
-        mine = looked_at if held is None or len(looked_at) == 1 else np.setdiff1d(looked_at, held)
-        chosen = min(chosen, max(1, len(mine) // 2))
-        picked = mine[_spread(self._sizes[mine], chosen)]
-        others = np.setdiff1d(mine, picked) if len(mine) > chosen else picked
+        picked = looked_at[_spread(self._sizes, chosen)]
+        others = np.setdiff1d(looked_at, picked) if len(looked_at) > chosen else picked
+        self._judging = looked_at[:JUDGING]
         first = others[_spread(self._sizes[others], FIRST)]  # which show most, as they are of all sizes
         self.places = np.concatenate([np.unique(first), np.setdiff1d(others, first)])
-        self.chosen, self.checked = chosen, len(self.places)
+        self.chosen, self.checked, self.judging = chosen, len(self.places), len(self._judging)
         whole = np.resize(picked, -(-chosen // self._batch) * self._batch)
         self.batches = [samples.read_at(each) for each in whole.reshape(-1, self._batch)]  # to measure layers by
         self._expected: dict[int, Outputs] = {}
@@ -86,13 +83,8 @@ class Checks:
         return [self.exact(feeds) for feeds in self.batches]
 
     def check_run(self, run: Run, spared: int, work: float, there: OutputsOf | None = None) -> Step:
-        """Say what is lost by what runs so, and, if that is little enough, what others may lose. A cluster runs it
-        `there`, where there is one."""
-        outputs_at = partial(self._run_all, run, there)
-        step = self._seen(outputs_at, spared, work)
-        if self._held is None or step.spent > AIM:
-            return step
-        return step.model_copy(update={"at_most": self._at_most(outputs_at, self._held)})
+        """Say what is lost by what runs so. A cluster runs it `there`, where there is one."""
+        return self._seen(partial(self._run_all, run, there), spared, work)
 
     def _run_all(self, run: Run, there: OutputsOf | None, places: Places) -> Outputs:
         return run_all(there or outputs_here(run), self._samples, self._batch, whole=True, chosen=places)
@@ -108,21 +100,23 @@ class Checks:
             self._expected[count] = self._exact_at(self.places[:count])
         return self._expected[count]
 
-    def _at_most(self, run: RunPlaces, held: Places) -> float:
-        """Return what as many other samples may take of the errors allowed: the upper end of the 95 % interval.
+    def at_most(self, parts: Iterable[tuple[Places, Run, OutputsOf | None]]) -> float:
+        """Return what as many other samples may take of the errors allowed: the upper end of the 95 % interval. Each
+        part of the samples comes with what runs the graph as if it had not seen them.
 
         Answers are not judged so: none of 64 that changes leaves up to 5.6 %, which is more than is ever allowed.
         """
-        if not len(held):
+        pairs = []
+        for part, run, there in parts:
+            places = np.intersect1d(part, self._judging)
+            if len(places):
+                pairs.append(self._judge.comparable(places, self._exact_at(places), self._run_all(run, there, places)))
+        if any(compare(exact, found).nonfinite for exact, found in pairs):
             return LOST
-        exact, found = self._judge.comparable(held, self._exact_at(held), run(held))
-        if compare(exact, found).nonfinite:
-            return LOST
-        figures = [
-            upper_end(figure, len(held)) / allowed
-            for name, values in exact.items()
-            for figure, allowed in self._figures(values, found[name])
-        ]
+        figures = []
+        for name in pairs[0][0]:
+            exact, found = (np.concatenate([pair[side][name] for pair in pairs]) for side in (0, 1))
+            figures += [upper_end(figure, len(exact)) / allowed for figure, allowed in self._figures(exact, found)]
         return min(LOST, max(figures))
 
     def _figures(self, exact: NDArray[Any], found: NDArray[Any]) -> Iterator[tuple[Figure, float]]:

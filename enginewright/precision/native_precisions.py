@@ -45,7 +45,8 @@ def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:
             layers = load_runtime(runtime).compile(path, blueprint, scratch).layers
         except EnginewrightError:
             return NOT_AT_ALL
-    return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)
+    found = next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)
+    return precision if found in PRECISIONS[precision].runs_as else found
 
 
 def convolution(precision: str) -> onnx.ModelProto:

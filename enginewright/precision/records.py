@@ -100,7 +100,7 @@ class Step(Record):
 
     @property
     def is_promised(self) -> bool:
-        """Tell whether it keeps the thresholds, as far as samples show that have chosen nothing."""
+        """Tell whether it keeps the thresholds, as far as samples show by ranges without their own."""
         return self.spent <= AIM and (self.at_most is None or self.at_most <= 1)
 
     def in_words(self) -> str:

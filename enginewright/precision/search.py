@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 from platformdirs import user_cache_path
 from typing_extensions import Self
 
@@ -35,6 +36,7 @@ from enginewright.precision.write_int8 import Bounds, Rounded, Writer
 TOGETHER = 16  # layers that one session switches: opening it takes as long as measuring one of a large network
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
 LossAlone = tuple[str, float]  # of a layer
+Convert = Callable[[Collection[str]], onnx.ModelProto]
 REST = 4  # that part of the other layers is spared next where the promise does not hold
 HARDLY_ANY = 0.01  # of the work: to leave so much in floating point, too, costs less than a try
 
@@ -167,9 +169,10 @@ class LayerTrial:
 
     checks: Checks
     rounding: Rounding
-    convert: Callable[[Collection[str]], onnx.ModelProto]  # writes the graph with some layers spared
+    convert: Convert  # writes the graph with some layers spared
     scratch: Path
     cluster: Cluster | None = None
+    unseen: Sequence[tuple[NDArray[np.int64], Convert]] = ()  # parts of the samples, with what knows no range of theirs
 
     def losses_alone(self, layers: Sequence[str]) -> Iterator[LossAlone]:
         """Yield each layer with the relative error of the outputs if it alone is in int8."""
@@ -185,11 +188,18 @@ class LayerTrial:
 
     def check(self, spared: Collection[str], work: float) -> Step:
         """Say what is lost with these layers in floating point."""
-        written = self.convert(spared)
+        run, there = self._running(self.convert(spared))
+        return self.checks.check_run(run, len(spared), work, there)
+
+    def judge(self, spared: Collection[str]) -> float:
+        """Say what other samples may lose with these layers in floating point."""
+        parts = self.unseen or [(np.arange(self.checks.judging), self.convert)]
+        return self.checks.at_most((places, *self._running(convert(spared))) for places, convert in parts)
+
+    def _running(self, written: onnx.ModelProto) -> tuple[Run, OutputsOf | None]:
         if self.cluster:  # the exact graph shows the shapes, which are the same
-            there = running_on(self.cluster, written, self.scratch)
-            return self.checks.check_run(self.checks.exact, len(spared), work, there)
-        return self.checks.check_run(run_optimized(written), len(spared), work)
+            return self.checks.exact, running_on(self.cluster, written, self.scratch)
+        return run_optimized(written), None
 
 
 class Journal:
@@ -238,20 +248,32 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
     """Return the shortest start of all layers, ordered by worth, that keeps the thresholds when spared, or one with
     hardly more work. Then spare more, until samples that have chosen nothing show that others keep them, too."""
 
+    path: dict[int, Step] = {}  # by how many are spared
+
+    def question_of(spared: list[str]) -> list[Any]:
+        return [trial.checks.limits.model_dump(), *spared]
+
     def tried(spared: list[str]) -> Step:
         share = sum(work[name] for name in spared)
-        question = ["check", trial.checks.limits.model_dump(), *spared]
-        return Step(**journal.answer(question, lambda: trial.check(spared, share).model_dump()))
+        question = ["check", *question_of(spared)]
+        path[len(spared)] = step = Step(**journal.answer(question, lambda: trial.check(spared, share).model_dump()))
+        return step
 
-    path = [tried([])]
-    if path[0].is_promised:
-        return SearchAnswer({}, tuple(path), ())
+    def judged(spared: list[str]) -> Step:
+        step = tried(spared)
+        if step.spent <= AIM:
+            at_most = journal.answer(["judge", *question_of(spared)], lambda: trial.judge(spared))
+            path[len(spared)] = step = step.model_copy(update={"at_most": at_most})
+        return step
+
+    few = judged([])
+    if few.is_promised:
+        return SearchAnswer({}, tuple(path.values()), ())
     losses = measure_layers(trial, work, journal, seconds)
     order = in_order_of_worth(losses, work)
-    path.append(tried(order))
-    if not path[-1].is_promised:
-        return SearchAnswer(losses, tuple(path), ())
-    few, enough, guesses = path[0], path[-1], True
+    enough, guesses = judged(order), True
+    if not enough.is_promised:
+        return SearchAnswer(losses, tuple(path.values()), ())
     ordered = [losses[name] for name in order]
     if few.spent <= AIM:
         enough = few
@@ -259,14 +281,14 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
         middle = few.spared + width // 2
         guesses = guesses and few.spent < LOST
         number = _likely(ordered, few, enough) if guesses else middle
-        path.append(tried(order[:number]))
-        few, enough = (few, path[-1]) if path[-1].spent <= AIM else (path[-1], enough)
+        step = tried(order[:number])
+        few, enough = (few, step) if step.spent <= AIM else (step, enough)
         # A guess that halves nothing is followed by a half, and that by a guess.
         guesses = not guesses or enough.spared - few.spared <= width / 2
-    while not enough.is_promised:
-        enough = tried(order[: enough.spared + max(1, (len(order) - enough.spared) // REST)])
-        path.append(enough)
-    return SearchAnswer(losses, tuple(path), tuple(order[: enough.spared]))
+    number = enough.spared
+    while not judged(order[:number]).is_promised:
+        number += max(1, (len(order) - number) // REST)
+    return SearchAnswer(losses, tuple(path.values()), tuple(order[:number]))
 
 
 def _likely(losses: Sequence[float], few: Step, enough: Step) -> int:

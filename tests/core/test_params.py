@@ -147,7 +147,7 @@ def of_texts(changes):
         # Options of the runtimes.
         (
             {"precisions.fp16.keep.rest": "auto"},
-            "precisions.fp16.keep.rest: only int8, fp8, int4, mxfp8, nvfp4 have a choice; fp16 keeps fp32",
+            "precisions.fp16.keep.rest: only int8, fp8, w8, int4, mxfp8, nvfp4 have a choice; fp16 keeps fp32",
         ),
         (
             {"precisions.int8.keep.rest": "bf16"},
@@ -440,7 +440,7 @@ def test_every_precision_has_defaults(tmp_path):
     (tmp_path / "params.yaml").write_text(f"precisions: {{{', '.join(PRECISIONS)}}}\n")
     params = Params.read(tmp_path / "params.yaml")
     made_from = {name: each.made_from for name, each in params.precisions.items()}
-    assert made_from == dict.fromkeys(("fp32", "fp16", "bf16", "int4", "mxfp8"), "simplified") | {
+    assert made_from == dict.fromkeys(("fp32", "fp16", "bf16", "w8", "int4", "mxfp8"), "simplified") | {
         "int8": "searched", "fp8": "calibrated", "nvfp4": "calibrated", "best": "mixed"
     }  # fmt: skip
     assert list(params.search) == ["int8"]

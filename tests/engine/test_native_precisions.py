@@ -6,10 +6,10 @@ from enginewright.precision.native_precisions import UNKNOWN, executed_as
 @pytest.mark.parametrize(
     ("capability", "native"),
     [
-        ("7.5", {"fp32", "fp16", "int8"}),
-        ("8.6", {"fp32", "fp16", "int8", "bf16", "int4"}),
-        ("8.9", {"fp32", "fp16", "int8", "bf16", "int4", "fp8"}),
-        ("12.0", {"fp32", "fp16", "int8", "bf16", "int4", "fp8", "mxfp8", "nvfp4"}),
+        ("7.5", {"fp32", "fp16", "int8", "w8"}),
+        ("8.6", {"fp32", "fp16", "int8", "w8", "bf16", "int4"}),
+        ("8.9", {"fp32", "fp16", "int8", "w8", "bf16", "int4", "fp8"}),
+        ("12.0", {"fp32", "fp16", "int8", "w8", "bf16", "int4", "fp8", "mxfp8", "nvfp4"}),
     ],
 )
 def test_the_generation_of_a_gpu_decides_what_tensorrt_executes_on_it(machine, build, capability, native):
@@ -27,6 +27,6 @@ def test_a_cpu_executes_what_its_engines_report(machine, build):
     executed = executed_as(machine, build)
     assert executed["fp32"] == "fp32"
     assert executed["int8"] == "int8"
-    assert [executed[name] for name in ("int4", "mxfp8", "nvfp4")] == ["int4", "fp32", "fp32"]
+    assert [executed[name] for name in ("w8", "int4", "mxfp8", "nvfp4")] == ["w8", "int4", "fp32", "fp32"]
     assert executed["bf16"] in ("bf16", "fp32")
     assert (executed["bf16"] == "bf16") >= ("avx512_bf16" in machine.capability)

@@ -14,7 +14,7 @@ from enginewright.engine.runtimes import load_runtime
 from enginewright.graph.as_written import has_blocks, open_as_written, run_as_written, run_graph, spelled_out
 from enginewright.graph.onnx_file import count_nodes, save_graph
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.precision.blocks import in_int4, in_mxfp8, in_nvfp4, write_blocks
+from enginewright.precision.blocks import in_integers, in_mxfp8, in_nvfp4, write_blocks
 
 WIDTH = 64
 RANGES = dict.fromkeys(("p", "q", "r"), 5.0)
@@ -77,7 +77,7 @@ def test_int4_is_closer_than_modelopts_rounding_to_nearest(rows):
 
     numbers, scales, _ = quant_tensor(rows, 64, quantize_axis=1)
     theirs = distance(dq_tensor(numbers, scales, 64, quantize_axis=1), rows)
-    found = in_int4(rows, 64, np.dtype(np.float16))
+    found = in_integers(rows, 64, np.dtype(np.float16), "int4")
     ours = distance(found.numbers.astype(np.float32) * np.repeat(found.scales.astype(np.float32), 64, 1), rows)
     assert ours < 0.95 * theirs
 
@@ -85,7 +85,7 @@ def test_int4_is_closer_than_modelopts_rounding_to_nearest(rows):
 @pytest.mark.parametrize(
     "write",
     [
-        lambda rows: in_int4(rows, 64, np.dtype(np.float32)),
+        lambda rows: in_integers(rows, 64, np.dtype(np.float32), "int4"),
         lambda rows: in_nvfp4(rows, 16),
         lambda rows: in_mxfp8(rows, 32),
     ],
@@ -99,7 +99,7 @@ def test_a_block_of_zeros_stays_zero(rows, write):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("kind", PRODUCTS)
-@pytest.mark.parametrize(("precision", "limit"), [("int4", 0.12), ("mxfp8", 0.05), ("nvfp4", 0.16)])
+@pytest.mark.parametrize(("precision", "limit"), [("w8", 0.01), ("int4", 0.12), ("mxfp8", 0.05), ("nvfp4", 0.16)])
 def test_the_graph_computes_nearly_the_same(precision, limit, kind, dtype, tmp_path):
     exact = graph_of(kind, dtype)
     written = write_blocks(exact, precision, RANGES)
@@ -107,6 +107,21 @@ def test_the_graph_computes_nearly_the_same(precision, limit, kind, dtype, tmp_p
     save_graph(written.model, tmp_path / "model.onnx")  # the checker of ONNX takes it
     found = run_as_written(tmp_path / "model.onnx")(inputs(kind))["y"]
     assert 0.001 < distance(found, result_of(exact, inputs(kind))) < limit
+
+
+def test_w8_looks_up_bytes():
+    table = np.random.default_rng(6).normal(0, 1, (500, 32)).astype(np.float32)
+    table *= np.arange(1, 501)[:, None]
+    nodes = "[table] e = Gather (t, x) [sum] y = Add (e, e) [turned] z = Gather <axis = 1> (u, x)"
+    text = f"g (int64[batch,3] x) => (float[batch,3,32] y, float[500,batch,3] z) {{ {nodes} }}"
+    model, places = model_of_text(text, {"t": table, "u": table}), np.array([[0, 7, 499], [1, 2, 31]])
+    written = write_blocks(model, "w8", {})
+    assert (written.in_blocks, written.stay) == (["table"], {})
+    onnx.checker.check_model(written.model, full_check=True)
+    found, exact = (run_graph(open_as_written(each), {"x": places % 32})["y"] for each in (written.model, model))
+    steps = np.abs(table[places % 32]).max(-1, keepdims=True) / 127
+    assert 0.2 < (np.abs(found - exact) / 2 / steps).max() <= 1  # each row has a scale of its own
+    assert write_blocks(model, "int4", {}).in_blocks == []
 
 
 def rounded_mxfp8(values):
@@ -170,14 +185,15 @@ def test_a_range_that_is_missing_is_named():
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
 @pytest.mark.parametrize("precision", [name for name, facts in PRECISIONS.items() if facts.block])
-def test_a_cpu_executes_int4_and_the_others_in_float32(build, tmp_path, runtime, precision):
+def test_a_cpu_executes_integers_and_the_others_in_float32(build, tmp_path, runtime, precision):
     path, feeds = tmp_path / "model.onnx", inputs("stacks of matrices")
     feeds["x"][0, 0, :20] *= 9
     save_graph(write_blocks(graph_of("stacks of matrices"), precision, RANGES).model, path)
     sizes = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=2, max=4)), "profiles": ()})
     blueprint, there = read_blueprint(path, sizes), load_runtime(runtime)
     layers = there.compile(path, blueprint, tmp_path).layers
-    assert {layer.precision for layer in layers if layer.computes} == {"int4" if precision == "int4" else "fp32"}
+    executed = {"w8": "int8", "int4": "int4"}.get(precision, "fp32")
+    assert {layer.precision for layer in layers if layer.computes} == {executed}
     (session,) = there.load(tmp_path, blueprint, InferenceParams(threads=1, cuda_graph=False), 1)
     assert distance(session.run(feeds)["y"], run_as_written(path)(feeds)["y"]) < 0.03
     session.close()

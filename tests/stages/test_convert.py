@@ -161,7 +161,7 @@ def test_products_are_written_in_blocks_and_the_rest_in_the_compilers_type(tmp_p
     ranges = calibration(dict.fromkeys("xuhd", 4.0), tmp_path)
     few = {"head": "it makes fewer than 16 columns"}
     for dialect, halves in ((CPU, False), (TENSORRT, True)):
-        for precision in ("int4", "mxfp8", "nvfp4"):
+        for precision in ("w8", "int4", "mxfp8", "nvfp4"):
             keep = KEEP_NOTHING.model_copy(update={"rest": "auto"})
             written = write_blocks_in_dialect(precision, path, ranges, {}, dialect, keep)
             assert (written.in_blocks, written.stay) == (["up", "down"], few)

@@ -128,6 +128,8 @@ DEFAULTS = {
     "int8": _defaults("searched", least=(0.99, 0.97), most=(0.15, 0.01), rescue="auto", **REST),
     # 4 bits of mantissa leave 6e-2 on noise. A little less agreement than int8: fewer bits.
     "fp8": _defaults("calibrated", least=(0.99, 0.95), most=(0.2, 0.01), rescue="auto", **REST),
+    # Weights of 8 bits lost 4e-3 to 1.2e-2, and nothing else is rounded.
+    "w8": _defaults("simplified", least=(0.998, 0.98), most=(5.0e-2, 0.01), **REST),
     # Weights of 4 bits, which need no calibration, lost 3e-2 to 4e-2, and kept 98.4 % of the answers and more.
     "int4": _defaults("simplified", least=(0.99, 0.96), most=(0.15, 0.01), **REST),
     # Each block's scale is found while the engine runs. 8 bits lost 2e-2 to 3e-2, and kept 98.6 % and more.

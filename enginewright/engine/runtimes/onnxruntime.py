@@ -53,7 +53,7 @@ PRECISION_OF_TYPE = {
     "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
     "float8e4m3fn": "fp8", "float8e5m2": "fp8",
 }  # fmt: skip
-PRECISION_OF_KIND = {"MatMulNBits": "int4"}  # which reads floats and weights of four bits
+PRECISION_OF_BITS = {4: "int4", 8: "int8"}  # of the weights of a product that reads floats beside them
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
 
 
@@ -96,7 +96,7 @@ class ONNXRuntime:
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 session.run(None, dict(example))
                 (ran,) = _nodes_by_call(session)
-            return Compiled([_layer(node, build.tf32) for node in ran], build)
+            return Compiled(_layers(ran, folder, build.tf32), build)
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
             raise CompilerError(f"ONNX Runtime cannot compile {onnx}: {first_line(error)}") from None
 
@@ -117,7 +117,7 @@ class ONNXRuntime:
                 session.run(None, dict(feeds))
             ran = _nodes_by_call(session)[WARM_UP:]
         times = [[(node["name"], node["dur"] / 1000) for node in nodes] for nodes in ran]
-        return median_times([_layer(node, blueprint.build.tf32) for node in ran[0]], times)
+        return median_times(_layers(ran[0], folder, blueprint.build.tf32), times)
 
 
 class CpuSession:
@@ -162,12 +162,19 @@ def _nodes_by_call(session: Any) -> list[list[dict[str, Any]]]:
     return calls[:-1]
 
 
-def _layer(node: dict[str, Any], tf32: bool) -> Layer:
+def _layers(ran: Sequence[dict[str, Any]], folder: Path, tf32: bool) -> list[Layer]:
+    nodes = load_model(folder / GRAPH, load_external_data=False).graph.node
+    products = {node.name: node.attribute for node in nodes if node.op_type == "MatMulNBits"}
+    bits = {name: one.i for name, attributes in products.items() for one in attributes if one.name == "bits"}
+    return [_layer(node, PRECISION_OF_BITS.get(bits.get(node["name"], 0)), tf32) for node in ran]
+
+
+def _layer(node: dict[str, Any], of_weights: str | None, tf32: bool) -> Layer:
     """Describe a node. Float32 counts as tf32 where a GPU may use it: ONNX Runtime does not say which kernels do."""
     ran = node["args"]
     kind = ran["op_name"]
     element = next(iter((ran.get("input_type_shape") or [{}])[0]), "none")  # of the first input
-    precision = PRECISION_OF_KIND.get(kind) or PRECISION_OF_TYPE.get(element, element)
+    precision = of_weights or PRECISION_OF_TYPE.get(element, element)
     computes = any(word in kind for word in COMPUTE_WORDS)
     if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
         precision = "tf32"

@@ -1,9 +1,10 @@
 """Calibrate a graph: measure its activations on samples, choose their ranges, and write both down."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -99,12 +100,27 @@ def calibrate_graph(
     return record
 
 
-def ranges_by(known: Calibration, graph: onnx.ModelProto, samples: SampleSet, chosen: NDArray[np.int64]) -> Calibration:
-    """Return the ranges of a graph by some of the samples, as the methods that were chosen by all of them find them."""
-    fixed, usual = fixed_batch(graph), "max" if known.method == AUTO else known.method
-    places = samples.places(chosen, fixed or batch_in_memory(graph, samples, FEW), whole=bool(fixed))
-    histograms = measure(graph, (samples.read_at(chosen[each]) for each in places), known.bins)
-    found = {}
+def ranges_without(
+    known: Calibration, graph: onnx.ModelProto, samples: SampleSet, parts: Sequence[NDArray[np.int64]]
+) -> list[Calibration]:
+    """Return for each part of the samples the ranges by all others, as the methods that all have chosen find them."""
+    fixed, meter, measured = fixed_batch(graph), Meter(graph), []
+    batch = fixed or batch_in_memory(graph, samples, FEW)
+    for part in parts:
+        places = samples.places(part, batch, whole=bool(fixed))
+        measured.append(meter.measure((samples.read_at(part[each]) for each in places), known.bins).histograms)
+    found = []
+    for number in range(len(parts)):
+        merged: dict[str, Histogram] = {}
+        for other in deepcopy(measured[:number] + measured[number + 1 :]):  # merging uses them up
+            for name, histogram in other.items():
+                merged.setdefault(name, Histogram(known.bins)).merge(histogram)
+        found.append(_ranges_of(known, with_moved(graph, merged)))
+    return found
+
+
+def _ranges_of(known: Calibration, histograms: Mapping[str, Histogram]) -> Calibration:
+    found, usual = {}, "max" if known.method == AUTO else known.method
     for name, histogram in histograms.items():
         if name in known.amax:
             amax = choose_amax(histogram, known.methods.get(name, usual), known.percentile)

@@ -371,7 +371,7 @@ def test_blocks_are_built_for_the_gpus_that_have_them(make, build, tmp_path, pre
     assert words in refusal(make, tmp_path / "model.onnx", for_gpus(build, lacking), tmp_path / "none", precision)
 
 
-@pytest.mark.parametrize("precision", ["int4", "nvfp4", "mxfp8"])
+@pytest.mark.parametrize("precision", ["w8", "int4", "nvfp4", "mxfp8"])
 @pytest.mark.parametrize("rest", ["fp32", "fp16"])
 def test_blocks_of_linear_layers_are_built(make, build, tmp_path, precision, rest):
     """PyTorch makes Gemm of those that read vectors."""
