@@ -155,14 +155,12 @@ def search_within(
         times = {"delay": 1000 * delay, "p99": 1000 * float(np.percentile(took, 99)), "low": low, "high": high}
         return Kept(batch=batch, requests=requests, images_per_second=float(rate), **times)
 
-    def again() -> Timed:
-        return {key: _redrawn(times, rng) for key, times in timed.items()}
-
     timed = {(one.batch, one.requests): times for one, times in answers.items()}
     queue, at_random, low, high = Queue(timed, padded, rng), None, 0.0, 0.0
     setting, promised = queue.best(limit)
     if setting:
-        low, high = middle([Queue(again(), padded, rng).most(setting, limit) for _ in range(DRAWS)])
+        again = ({key: _redrawn(times, rng) for key, times in timed.items()} for _ in range(DRAWS))
+        low, high = middle([Queue(each, padded, rng).most(setting, limit) for each in again])
         with ExitStack() as opened:
             workers, filled = list[Worker](), queue.filled_up(setting.batch)
             for engine in map(opened.enter_context, open_for(setting.requests)):
