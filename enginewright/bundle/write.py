@@ -188,7 +188,7 @@ def settings_for_bundle(how: Preprocessing | TextPreprocessing) -> str:
 
 def write_sample(passed: Passed, params: Params, folder: Path) -> None:
     """Write the smallest batch of real samples, and what the engine answers if it can be opened here."""
-    feeds = SampleSet.open(passed.samples).cycled(passed.record.profile.batch.min)
+    feeds = SampleSet.open(passed.samples).fed_to(passed.record.build).cycled(passed.record.profile.batch.min)
     try:
         engine = open_engine(passed.folder, None, params.inference)
     except EnginewrightError as error:

@@ -252,7 +252,7 @@ def time_layers(
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
     require_weights(record, folder)
-    feeds = samples.tuned(record.profile).cycled(record.profile.batch.opt)
+    feeds = samples.tuned(record.build).cycled(record.profile.batch.opt)
     return load_runtime(machine.runtime).trace(folder, record.blueprint, inference, feeds, calls)
 
 
@@ -280,7 +280,7 @@ def measure_engine(
     with open_engine(folder, here, inference) as engine:
         # Memory comes first, so that it does not include the samples.
         memory = peak_of(engine.bind(read_feeds(feeds)), here.device)
-        samples = SampleSet.open(validation).tuned(engine.record.profile)
+        samples = SampleSet.open(validation).tuned(engine.record.build)
         batches = params.batches if here.device == "cuda" else ()
         compute = {}  # milliseconds
         for batch in batches:

@@ -26,7 +26,8 @@ class BuildPaths(NamedTuple):
 def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
     """Write the engine's files and engine.json. If a GPU lacks the precision, or the compiler fails on the graph,
     write refused.json instead of failing, so that the other precisions go on."""
-    target, how, samples = Target.read(paths.target), params.build, SampleSet.open(paths.validation)
+    target, how = Target.read(paths.target), params.build
+    samples = SampleSet.open(paths.validation).fed_to(how)
     user_plugins(how.tensorrt.plugins, paths.plugins)
     try:
         graph = DescribedGraph(
