@@ -57,6 +57,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "target": target,
         "batch": record.profile.batch,
         "benchmark": benchmark,
+        "within": benchmark.within,
         "runtime": target.runtime.removesuffix("_rtx"),
         "rtx": target.runtime == "tensorrt_rtx",
         "title": RUNTIMES[target.runtime].title,

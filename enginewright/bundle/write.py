@@ -223,17 +223,21 @@ def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> N
 
 def configuration(passed: Passed, model: str) -> str:
     record = passed.record
-    sizes = record.profile.batch
+    sizes, within = record.profile.batch, passed.measured.benchmark.within
+    serving = within.at_random if within else None  # what keeps the latency that benchmark.within_ms asks for
     profiles = record.build.all_profiles if record.target.runtime == "tensorrt" else (record.profile,)
-    largest = sizes.opt if record.target.runtime == "openvino" else sizes.max
+    usual = sizes.opt if record.target.runtime == "openvino" else sizes.max
+    largest = serving.batch if serving else usual
     facts = {
         "model": model,
         "record": record,
         "max_batch": largest,
+        "within": within,
+        "serving": serving,
         # None below the profile's: Triton would send batches so small at once, instead of waiting for larger ones.
-        "preferred": sorted({*(one.batch.opt for one in profiles if one.batch.opt >= sizes.opt), largest}),
+        "preferred": sorted({*(one.batch.opt for one in profiles if sizes.opt <= one.batch.opt <= largest), largest}),
         "profiles": [str(number) for number in range(len(profiles))],
-        "replayed": replayed_sizes(passed),
+        "replayed": [size for size in replayed_sizes(passed) if size <= largest],
         "settings": passed.settings,
     }
     return render("config.pbtxt.j2", facts)

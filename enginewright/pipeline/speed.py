@@ -15,7 +15,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.params.build import EAGER, ONNXRUNTIME, Baseline, InferenceParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine
+from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import GpuSampler
 from enginewright.engine.machine import Machine, differences
 from enginewright.engine.record import RECORD, REFUSED, EngineRecord, pass_on_refusal, read_engine
@@ -37,6 +37,7 @@ from enginewright.measure.contenders import measure_pytorch, open_baseline, pace
 from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark
 from enginewright.measure.timing import Bind, ContentionWatch, contention_problems, whole_machine
+from enginewright.measure.within import search_within
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
 
@@ -75,6 +76,8 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             watches: list[AbstractContextManager[object]] = [contention_watch, *([sampler] if sampler else [])]
             race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
             sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
+        open_for = partial(open_engines, paths.engine, here, inference)
+        answers = engine_throughput(open_for, samples, asked)
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,
@@ -83,13 +86,14 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             latencies=race.latencies,
             ratios=race.ratios,
             pace=race.pace,
-            throughput=engine_throughput(paths.engine, here, inference, samples, asked),
+            throughput=tuple(answers),
             contention=contention_watch.contention,
             peak_memory=peak_memory,
             isolated_compute=alone.compute,
             gpu=sampler.conditions() if sampler else None,
             pytorch=torch.__version__,
             sizes=sizes,
+            within=search_within(answers, here.runtime == "openvino", open_for, samples, asked),
         )
     _write(paths.report, summary, race, sampler)
     for ratio in summary.ratios:

@@ -243,6 +243,9 @@ class BenchmarkParams(Section):
     with TensorRT; or onnxruntime, which runs the float32 graph"""
     requests: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(default=(1, 2), min_length=1)
     """throughput: how many requests are in flight at once"""
+    within_ms: float | None = Field(default=None, gt=0)
+    """find what serves the most samples a second while 99 of 100 requests are answered within so many milliseconds;
+    null: do not"""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """of the intervals around ratios"""
     seed: int = Field(default=0, ge=0)
