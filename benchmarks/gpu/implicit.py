@@ -240,7 +240,7 @@ def compare_with_pytorch(engines: Mapping[str, Engine], params: Params, keep: Ke
 
 def race(engines: Mapping[str, Engine], params: Params, threads: int, seconds: float, keep: Keep) -> None:
     """Race all in turns, one batch size after the other, so that those before are kept if the machine's time ends."""
-    samples, rng = SampleSet.open(VALIDATION_SAMPLES).tuned(params.build.profile), np.random.default_rng(0)
+    samples, rng = SampleSet.open(VALIDATION_SAMPLES).tuned(params.build), np.random.default_rng(0)
     binds, read_pace = {name: engine.bind for name, engine in engines.items()}, pace_meter("cuda", threads)
     for batch in sorted({params.build.profile.batch.opt, *params.benchmark.batches}):
         how = params.benchmark.model_copy(update={"batches": (batch,), "seconds": seconds, "baselines": ()})

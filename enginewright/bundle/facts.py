@@ -27,7 +27,9 @@ Example = Literal["classes", "boxes", "texts", "arrays"]
 TEMPLATES = Path(__file__).parent / "templates"
 EXAMPLE_NEEDS = {"classes": ("pillow",), "boxes": ("pillow",), "texts": ("tokenizers",)}  # beside NumPy
 SHOWN = 16  # values of each output that an example for arrays prints
-CPP_TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
+CPP_TYPES = {
+    "float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "uint8": "uint8_t", "bool": "bool",
+}  # fmt: skip
 TRITON = ("tensorrt", "onnxruntime", "openvino")  # runtimes, whose backends have the same names
 
 
@@ -55,6 +57,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "target": target,
         "batch": record.profile.batch,
         "benchmark": benchmark,
+        "within": benchmark.within,
         "runtime": target.runtime.removesuffix("_rtx"),
         "rtx": target.runtime == "tensorrt_rtx",
         "title": RUNTIMES[target.runtime].title,

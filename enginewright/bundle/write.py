@@ -188,7 +188,7 @@ def settings_for_bundle(how: Preprocessing | TextPreprocessing) -> str:
 
 def write_sample(passed: Passed, params: Params, folder: Path) -> None:
     """Write the smallest batch of real samples, and what the engine answers if it can be opened here."""
-    feeds = SampleSet.open(passed.samples).cycled(passed.record.profile.batch.min)
+    feeds = SampleSet.open(passed.samples).fed_to(passed.record.build).cycled(passed.record.profile.batch.min)
     try:
         engine = open_engine(passed.folder, None, params.inference)
     except EnginewrightError as error:
@@ -223,17 +223,21 @@ def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> N
 
 def configuration(passed: Passed, model: str) -> str:
     record = passed.record
-    sizes = record.profile.batch
+    sizes, within = record.profile.batch, passed.measured.benchmark.within
+    serving = within.at_random if within else None  # what keeps the latency that benchmark.within_ms asks for
     profiles = record.build.all_profiles if record.target.runtime == "tensorrt" else (record.profile,)
-    largest = sizes.opt if record.target.runtime == "openvino" else sizes.max
+    usual = sizes.opt if record.target.runtime == "openvino" else sizes.max
+    largest = serving.batch if serving else usual
     facts = {
         "model": model,
         "record": record,
         "max_batch": largest,
+        "within": within,
+        "serving": serving,
         # None below the profile's: Triton would send batches so small at once, instead of waiting for larger ones.
-        "preferred": sorted({*(one.batch.opt for one in profiles if one.batch.opt >= sizes.opt), largest}),
+        "preferred": sorted({*(one.batch.opt for one in profiles if sizes.opt <= one.batch.opt <= largest), largest}),
         "profiles": [str(number) for number in range(len(profiles))],
-        "replayed": replayed_sizes(passed),
+        "replayed": [size for size in replayed_sizes(passed) if size <= largest],
         "settings": passed.settings,
     }
     return render("config.pbtxt.j2", facts)

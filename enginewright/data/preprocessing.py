@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,9 @@ MOST_PIXELS = 1 << 27  # 134 million, in a scaled image
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # Pillow warns from 89 million on, refuses from 179
 
 
-def prepare(path: Path, how: Preprocessing) -> NDArray[np.float32]:
-    """Read an image file as the model takes it, without the batch axis, in the same bits as validation reads it."""
-    return normalize(in_form(decode(path), how, path), how)
+def prepare(path: Path, how: Preprocessing, layout: str | None = None) -> NDArray[Any]:
+    """Read an image file as the engine takes it, without the batch axis, in the same bits as validation reads it."""
+    return as_fed(in_form(decode(path), how, path), how, layout)
 
 
 def in_form(image: Image.Image, how: Preprocessing, path: Path) -> Pixels:
@@ -76,6 +76,18 @@ def place(size: tuple[int, int], how: Preprocessing) -> tuple[tuple[float, float
     left, top = _cropped_away(whole, how)
     moved = (whole[0] - inner[0]) // 2 - left, (whole[1] - inner[1]) // 2 - top
     return (inner[0] / size[0], inner[1] / size[1]), moved
+
+
+def as_fed(pixels: Pixels, how: Preprocessing, layout: str | None) -> NDArray[Any]:
+    """Turn bytes of the shape `how.shape`, or a batch of them, into what an engine takes: floats, or the bytes in its
+    layout."""
+    return normalize(pixels, how) if layout is None else in_layout(pixels, how.layout, layout)
+
+
+def in_layout(pixels: Pixels, given: str, wanted: str) -> Pixels:
+    """Move the channels from where one layout has them, nchw or nhwc, to where the other does."""
+    channels = {"nchw": -3, "nhwc": -1}
+    return np.ascontiguousarray(np.moveaxis(pixels, channels[given], channels[wanted]))
 
 
 def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:

@@ -14,8 +14,8 @@ from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record, sha256_of
-from enginewright.core.params.build import ENDS, Profile
-from enginewright.core.params.samples import Preprocessing, TextPreprocessing
+from enginewright.core.params.build import ENDS, BuildParams, Profile
+from enginewright.core.params.samples import Layout, Preprocessing, TextPreprocessing
 from enginewright.data.feeds import Axes, AxesOf, Feeds, Places, resized
 from enginewright.data.texts import padded_length
 
@@ -82,6 +82,7 @@ class SampleSet:
     sized: AxesOf | None = None
     held: Mapping[str, NDArray[Any]] | None = None  # the arrays of the inputs, in place of the files,
     held_lengths: NDArray[np.int64] | None = None  # and the lengths of texts
+    pixels: Layout | None = None  # of images that are fed as bytes, which the graph normalizes
 
     @classmethod
     def open(cls, folder: Path) -> "SampleSet":
@@ -127,21 +128,24 @@ class SampleSet:
     def axes(self) -> dict[int, str]:
         """Return the axes of the inputs that may vary, by number: the batch, and the height and width of images."""
         how = self.manifest.preprocessing
-        first = 1 if how and how.layout == "nhwc" else 2
+        first = 1 if how and (self.pixels or how.layout) == "nhwc" else 2
         return {0: "batch"} | ({first: "height", first + 1: "width"} if how else {})
 
     def read_at(self, indices: NDArray[np.int64]) -> Feeds:
-        """Return samples as the model takes them, by the names of its inputs."""
-        how = self.manifest.preprocessing
+        """Return samples as the model takes them, or the engine if they are `fed_to` it, by the names of its inputs."""
         arrays = {name: array[indices] for name, array in self._mapped_anew().items()}
         if self.manifest.text and self.lengths is not None:
             length = padded_length(int(self.lengths[indices].max(initial=1)), self.manifest.text.how)
             return self._with_values({name: array[:, :length] for name, array in arrays.items()})
-        if how is None:
-            return self._with_values(arrays)
-        from enginewright.data.preprocessing import normalize  # needs Pillow, which engines run without
+        return self._with_values(self._as_fed(arrays))
 
-        return self._with_values({name: normalize(array, how) for name, array in arrays.items()})
+    def _as_fed(self, arrays: Feeds) -> Feeds:
+        how = self.manifest.preprocessing
+        if how is None:
+            return arrays
+        from enginewright.data.preprocessing import as_fed  # needs Pillow, which engines run without
+
+        return {name: as_fed(array, how, self.pixels) for name, array in arrays.items()}
 
     def _with_values(self, feeds: Feeds) -> Feeds:
         """Add the inputs that hold sizes, after those with a row for each sample."""
@@ -160,14 +164,14 @@ class SampleSet:
         return np.array(pixels[place])
 
     def cycled(self, count: int) -> Feeds:
-        """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
+        """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros, or black."""
         places = np.arange(count) % max(1, len(self))
         if len(self):
             feeds = self.read_at(places)
         else:
-            dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew().items()
-            zeros = {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays}
-            feeds = self._with_values(zeros)
+            arrays = self._mapped_anew().items()
+            zeros = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in arrays}
+            feeds = self._with_values(self._as_fed(zeros))
         if self.sized is None or self.sizes is None:
             return feeds
         lengths = self.lengths[places] if self.lengths is not None and len(self) else None
@@ -177,9 +181,14 @@ class SampleSet:
         """Return the samples repeated or cut to these sizes in `cycled`: timings do not depend on their content."""
         return replace(self, sizes=sizes, sized=varying_axes(replace(self, sizes=None), profile))
 
-    def tuned(self, profile: Profile) -> "SampleSet":
-        """Return texts at the length that an engine is tuned for, for timings, and other samples as they are."""
-        return self.at(profile.at("opt"), profile) if self.manifest.text else self
+    def fed_to(self, build: BuildParams) -> "SampleSet":
+        """Return the samples as engines take them: images in bytes, if build.pixels says so."""
+        return replace(self, pixels=build.pixels if self.manifest.preprocessing else None)
+
+    def tuned(self, build: BuildParams) -> "SampleSet":
+        """Return the same for timings: texts at the length that engines are tuned for."""
+        fed, profile = self.fed_to(build), build.profile
+        return fed.at(profile.at("opt"), profile) if self.manifest.text else fed
 
     def batches(self, size: int, whole: bool = False) -> Iterator[Feeds]:
         """Yield batches. `whole` fills the last one from the start of the set, for graphs that take only one size."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx  # alone, since stages that only run graphs import this module, and onnx_ir takes longer to import
 import onnxruntime
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import GraphOptimizationLevel
 
@@ -246,6 +247,9 @@ def _in_fp8(chain: "Chain", blocks: str, amax: str) -> str:
     return chain("Mul", chain("Cast", chain("Cast", scaled, to=FP8), to=FP32), scale)
 
 
+Numbers = float | list[int] | NDArray[np.float32]
+
+
 class Chain:
     """Collects nodes, under names that begin with that of the last result."""
 
@@ -253,14 +257,14 @@ class Chain:
         self.nodes: list[onnx.NodeProto] = []
         self._name = name
 
-    def __call__(self, op_type: str, *inputs: str | float | list[int], output: str = "", **attributes: Any) -> str:
+    def __call__(self, op_type: str, *inputs: str | Numbers, output: str = "", **attributes: Any) -> str:
         """Add a node, and constants for its inputs that are numbers. Return the name of its result."""
         names = [each if isinstance(each, str) else self._constant(each) for each in inputs]
         made = output or f"{self._name}.{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, names, [made], made, **attributes))
         return made
 
-    def _constant(self, value: float | list[int]) -> str:
+    def _constant(self, value: Numbers) -> str:
         array = np.asarray(value, np.int64 if isinstance(value, list) else np.float32)
         return self("Constant", value=numpy_helper.from_array(array))
 

@@ -18,13 +18,14 @@ from enginewright.core.params.build import BenchmarkParams, BuildParams, Inferen
 from enginewright.core.process import run_apart
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine, open_engines
+from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.gpu import process_megabytes
 from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
 from enginewright.engine.runtimes import load_runtime
 from enginewright.measure.records import (
     ENGINE,
+    RUNS_FOR_P99,
     AtSize,
     Isolated,
     Latency,
@@ -157,6 +158,8 @@ def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float,
 # Measure how many requests an engine answers per second when several are in flight, as in a server.
 
 SLICES = 5
+OpenFor = Callable[[int], Sequence[Engine]]  # so many requests in flight
+Answers = dict[Throughput, list[float]]  # the seconds of each answer
 
 
 class Client(NamedTuple):
@@ -166,13 +169,11 @@ class Client(NamedTuple):
     thread: ThreadPoolExecutor
 
 
-def engine_throughput(
-    folder: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
-) -> tuple[Throughput, ...]:
-    found: list[Throughput] = []
+def engine_throughput(open_for: OpenFor, samples: SampleSet, params: BenchmarkParams) -> Answers:
+    found: Answers = {}
     with ExitStack() as opened:
         counts = sorted({1, *params.requests})  # the others are compared with one request at a time
-        engines = {requests: open_engines(folder, here, inference, requests) for requests in counts}
+        engines = {requests: open_for(requests) for requests in counts}
         for engine in chain.from_iterable(engines.values()):
             opened.enter_context(engine)
         threads = [opened.enter_context(ThreadPoolExecutor(1)) for _ in range(max(engines))]
@@ -182,18 +183,25 @@ def engine_throughput(
                 requests: [Client(engine.bind(feeds), thread) for engine, thread in zip(group, threads, strict=False)]
                 for requests, group in engines.items()
             }
-            found += measure_throughput(clients, batch, params.seconds)
-    return tuple(found)
+            found |= measure_throughput(clients, batch, params.seconds, (params.within_ms or 0.0) / 1000)
+    return found
 
 
-def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seconds: float) -> list[Throughput]:
+def measure_throughput(
+    clients: Mapping[int, Sequence[Client]], batch: int, seconds: float, limit: float = 0.0
+) -> Answers:
+    """Let each number of clients ask in turns. What answers within the limit asks on until its p99 is known."""
     rates, latencies = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
-    for _ in range(SLICES):
-        for requests, group in clients.items():
-            answers, took = ask_at_once(group, seconds / SLICES)
+
+    def lacks_p99(times: list[float]) -> bool:
+        return len(times) < RUNS_FOR_P99 and median(times) <= limit
+
+    while asked := [each for each in clients if len(rates[each]) < SLICES or lacks_p99(latencies[each])]:
+        for requests in asked:
+            answers, took = ask_at_once(clients[requests], seconds / SLICES)
             rates[requests].append(len(answers) / took)
             latencies[requests] += answers
-    return [
+    return {
         Throughput(
             batch=batch,
             requests=requests,
@@ -201,9 +209,9 @@ def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seco
             images_per_second=batch * median(rates[requests]),
             p50=1000 * float(np.percentile(times, 50)),
             p99=1000 * float(np.percentile(times, 99)),
-        )
+        ): times
         for requests, times in latencies.items()
-    ]
+    }
 
 
 def ask_at_once(clients: Sequence[Client], seconds: float) -> tuple[list[float], float]:
@@ -244,7 +252,7 @@ def time_layers(
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
     require_weights(record, folder)
-    feeds = samples.tuned(record.profile).cycled(record.profile.batch.opt)
+    feeds = samples.tuned(record.build).cycled(record.profile.batch.opt)
     return load_runtime(machine.runtime).trace(folder, record.blueprint, inference, feeds, calls)
 
 
@@ -272,7 +280,7 @@ def measure_engine(
     with open_engine(folder, here, inference) as engine:
         # Memory comes first, so that it does not include the samples.
         memory = peak_of(engine.bind(read_feeds(feeds)), here.device)
-        samples = SampleSet.open(validation).tuned(engine.record.profile)
+        samples = SampleSet.open(validation).tuned(engine.record.build)
         batches = params.batches if here.device == "cuda" else ()
         compute = {}  # milliseconds
         for batch in batches:

@@ -16,8 +16,10 @@ from torch import nn
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import CUDA_GRAPH, EAGER, ONNXRUNTIME, TORCH_TENSORRT, Baseline, InferenceParams
+from enginewright.core.params.samples import Preprocessing
 from enginewright.data.feeds import Feeds
-from enginewright.engine.record import EngineRecord
+from enginewright.data.preprocessing import in_layout
+from enginewright.engine.record import RECORD, EngineRecord
 from enginewright.engine.runtimes import load_runtime
 from enginewright.measure.benchmark import peak_of, read_feeds
 from enginewright.measure.records import PeakMemory
@@ -78,7 +80,7 @@ def open_baseline(
     """Open what this engine races on its device, and return what binds feeds. ONNX Runtime optimizes `onnx`, the
     float32 graph, like an engine: it tries that out with the example."""
     if baseline != ONNXRUNTIME:
-        yield partial(pytorch_contender, load_pytorch(), baseline, record.target.device, record.build.tf32)
+        yield bind_pytorch(load_pytorch(), baseline, record)
         return
     blueprint = replace(record.blueprint, example=example)
     runtime = load_runtime(ONNXRUNTIME)
@@ -87,6 +89,41 @@ def open_baseline(
         (session,) = runtime.load(folder, blueprint, inference, requests=1)
         with closing(session):
             yield session.bind
+
+
+class OfPixels(nn.Module):
+    """A model that normalizes bytes itself, in a single step on its device."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def __init__(self, model: nn.Module, how: Preprocessing) -> None:
+        super().__init__()
+        self.model, shape = model, (-1,) if how.layout == "nhwc" else (-1, 1, 1)
+        mean, std = (torch.tensor(values).reshape(shape) for values in (how.mean, how.std))
+        self.register_buffer("scale", 1 / (how.divide_by * std))
+        self.register_buffer("shift", -mean / std)
+
+    def forward(self, *given: torch.Tensor, **named: torch.Tensor) -> Any:
+        return self.model(*map(self._floats, given), **{name: self._floats(one) for name, one in named.items()})
+
+    def _floats(self, one: torch.Tensor) -> torch.Tensor:
+        return torch.addcmul(self.shift, one.to(self.scale.dtype), self.scale) if one.dtype == torch.uint8 else one
+
+
+def bind_pytorch(model: nn.Module, baseline: Baseline, record: EngineRecord) -> Bind:
+    """Return what binds the feeds of an engine to a model. Of one that takes pixels the model gets the same bytes, with
+    their channels where it has them, and normalizes them: else it would copy four times as much, and compute less."""
+    how, layout, device = record.preprocessing, record.build.pixels, record.target.device
+    if how is None or layout is None:
+        return partial(pytorch_contender, model, baseline, device, record.build.tf32)
+    whole, own = OfPixels(model, how), how.layout
+
+    def bind(feeds: Feeds) -> Callable[[], object]:
+        moved = {name: in_layout(one, layout, own) if one.ndim == 4 else one for name, one in feeds.items()}
+        return pytorch_contender(whole, baseline, device, record.build.tf32, moved)
+
+    return bind
 
 
 def pytorch_contender(
@@ -201,9 +238,10 @@ LAUNCHES = 100
 MATRIX, PRODUCTS = 2048, 20  # a product of smaller matrices takes as long as its launch
 
 
-def measure_pytorch(feeds: Path, weights: Path, tf32: bool, threads: int, device: str) -> PeakMemory:
+def measure_pytorch(feeds: Path, weights: Path, engine: Path, threads: int) -> PeakMemory:
     torch.set_num_threads(threads)
-    return peak_of(pytorch_contender(load_model(weights), EAGER, device, tf32, read_feeds(feeds)), device)
+    record = EngineRecord.read(engine / RECORD)
+    return peak_of(bind_pytorch(load_model(weights), EAGER, record)(read_feeds(feeds)), record.target.device)
 
 
 def pace_meter(device: str, threads: int) -> Callable[[], float]:

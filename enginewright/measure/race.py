@@ -156,4 +156,4 @@ def race_folders(before: Path, after: Path, samples: SampleSet, params: Params) 
         raise EnginewrightError(f"{new.precision}: the two engines take or give other tensors, so a race says nothing")
     folders = {BEFORE: before, AFTER: after}
     sides = {side: partial(open_contender, folder, here, params.inference) for side, folder in folders.items()}
-    return race_sides(sides, samples.tuned(new.profile), params.benchmark, f"{SIDE_BY_SIDE}, {new.precision}")
+    return race_sides(sides, samples.tuned(new.build), params.benchmark, f"{SIDE_BY_SIDE}, {new.precision}")

@@ -212,6 +212,51 @@ class Throughput(Record):
     p99: float
 
 
+class Kept(Record):
+    """The samples a second of a setting, and its p99 with an interval. Times are milliseconds."""
+
+    batch: int  # the most samples in one
+    requests: int  # in flight
+    delay: float  # that the first sample of a batch waits for others
+    images_per_second: float
+    p99: float
+    low: float
+    high: float
+
+    @property
+    def in_words(self) -> str:
+        setting = f"batch {self.batch}, {self.requests} in flight" + (
+            f", delay {self.delay:.2f} ms" if self.delay else ""
+        )
+        return f"{self.images_per_second:,.0f}, p99 {self.p99:.2f} ms ({self.low:.2f} to {self.high:.2f}): {setting}"
+
+
+class Within(Record):
+    """The most samples a second of which 99 of 100 are answered within so many milliseconds."""
+
+    milliseconds: float
+    back_to_back: Kept | None  # None if nothing that was measured is as fast
+    at_random: Kept | None  # samples come one by one, at random times; None if no rate that was run kept the latency
+    promised: float  # samples a second, which the simulation found for `at_random`, with an interval; 0 if none
+    low: float
+    high: float
+    least: float  # the smallest p99 that was measured
+    curve: tuple[tuple[float, float], ...]  # other latencies, and what the simulation found for them
+
+    @property
+    def in_words(self) -> dict[str, str]:
+        none = f"none: p99 is {self.least:.2f} ms at least"
+        return {
+            "at random times": self.at_random.in_words
+            if self.at_random
+            else "none was kept"
+            if self.promised
+            else none,
+            "simulated": f"{self.promised:,.0f} ({self.low:,.0f} to {self.high:,.0f})" if self.promised else "-",
+            "back to back": self.back_to_back.in_words if self.back_to_back else none,
+        }
+
+
 class Contention(Record):
     """The processor time that a race could not have, counted in cores."""
 
@@ -261,6 +306,7 @@ class Benchmark(Record):
     gpu: GpuConditions | None
     pytorch: str  # the version that the baselines ran on
     sizes: tuple[AtSize, ...] = ()  # the smallest of the axis first
+    within: Within | None = None  # if benchmark.within_ms asks for it
 
 
 class Trace(Record):

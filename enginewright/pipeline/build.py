@@ -27,8 +27,9 @@ class BuildPaths(NamedTuple):
 def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
     """Write the engine's files and engine.json. If a GPU lacks the precision, or the compiler fails on the graph,
     write refused.json instead of failing, so that the other precisions go on."""
-    target, samples, cure = Target.read(paths.target), SampleSet.open(paths.validation), paths.converted / CURE
+    target, cure = Target.read(paths.target), paths.converted / CURE
     how = params.build.at_level(Cure.read(cure).change.optimization_level if cure.exists() else None)
+    samples = SampleSet.open(paths.validation).fed_to(how)
     user_plugins(how.tensorrt.plugins, paths.plugins)
     try:
         graph = DescribedGraph(

@@ -47,7 +47,7 @@ OF_PRECISION = {
         "mix.{key}", "precisions.{key}.thresholds", "precisions.int8.keep", "precisions.{floating}.keep", "build",
         "inference", *TASK,
     ),
-    "convert": ("precisions.{key}.from", "precisions.{key}.keep"),
+    "convert": ("precisions.{key}.from", "precisions.{key}.keep", "build.pixels"),
     "validate": ("precisions.{key}.thresholds", "inference", "validation"),
 }  # fmt: skip
 

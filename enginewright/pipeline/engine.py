@@ -56,7 +56,7 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
         record = validate_engine(
             loaded,
             run_as_written(paths.converted / "model.onnx"),
-            expected,
+            expected._replace(samples=samples.fed_to(loaded.record.build)),
             params.validation,
             unfinished,
             (

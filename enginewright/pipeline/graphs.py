@@ -18,6 +18,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginewright.graph.pixels import take_pixels
 from enginewright.precision import in_dialect
 from enginewright.precision.cure import CURE, Cures
 from enginewright.precision.dialect import Dialect
@@ -98,7 +99,9 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
         if plan.made_as != "fp32":
             graph = in_precision(precision, plan, target, samples.cycled(1), dialect)
             save_graph(graph, target)
-        if (whole := choose_in_graph(graph, BoxesInGraph.read(paths.boxes))) is not graph:
+        whole = choose_in_graph(graph, BoxesInGraph.read(paths.boxes))
+        whole = take_pixels(whole, samples.manifest.preprocessing, params.build.pixels)
+        if whole is not graph:
             graph = whole
             save_graph(graph, target)
         if (cured := cured_graph(precision, graph, paths.cures, unfinished / CURE)) is not graph:
@@ -106,7 +109,7 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
             save_graph(graph, target)
         for name, answer in plan.answers.items():
             shutil.copyfile(answer, unfinished / name)
-        floats = left_in_floats(graph, samples.cycled(1)) if precision in QUANTIZED else ()
+        floats = left_in_floats(graph, samples.fed_to(params.build).cycled(1)) if precision in QUANTIZED else ()
         record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph), floats=floats)
         record.write(unfinished / "convert.json")
     print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")

@@ -4,6 +4,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+import onnx
+
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import scratch_folder
@@ -15,6 +17,7 @@ from enginewright.engine.machine import Machine, Target
 from enginewright.engine.record import read_engine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
+from enginewright.graph.pixels import take_pixels
 from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
 from enginewright.precision import in_dialect, mixing
@@ -45,7 +48,7 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
     """Write the answer, and all that it rests on. `converted` and `engines` have a folder for each precision."""
     asked, keep, how, build = params.mix[precision], params.precisions["int8"].keep, params.model, params.build
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
-    in_graph = BoxesInGraph.read(paths.boxes)
+    in_graph, fed = BoxesInGraph.read(paths.boxes), samples.fed_to(build)
     types = in_dialect.types_to_mix(asked.floating, keep, dialect)  # the first two have engines; a third one is fp32
     user_plugins(build.tensorrt.plugins, paths.plugins)
     if not len(samples):
@@ -53,10 +56,13 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
     for name in types[:2]:
         mixing.require_executed(read_engine(paths.engines / name), precision)
     this, known = Machine.read(paths.machine), samples.manifest
-    bench = mixing.Bench(this, params.inference.on(this.cores), samples.tuned(build.profile), build.profile.batch.opt)
+    bench = mixing.Bench(this, params.inference.on(this.cores), samples.tuned(build), build.profile.batch.opt)
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     tokenizer = samples.folder / TOKENIZER if known.text else None
-    compiled_for, example = Target.read(paths.target), samples.cycled(build.profile.batch.min)
+    compiled_for, example = Target.read(paths.target), fed.cycled(build.profile.batch.min)
+
+    def finished(graph: onnx.ModelProto) -> onnx.ModelProto:
+        return take_pixels(choose_in_graph(graph, in_graph), known.preprocessing, build.pixels)
 
     def build_mix(graph: Path, engine: Path) -> None:
         described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
@@ -79,8 +85,8 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
         )
         types = tuple(elsewhere.times) if elsewhere else types
         limits = params.precisions[precision].thresholds
-        checks = Checks(choose_in_graph(graph, in_graph), samples, Judge(task, samples.truth, limits))
-        maker = mixing.CandidateMaker(source, parts, in_graph, checks, build_mix)
+        checks = Checks(finished(graph), fed, Judge(task, samples.truth, limits))
+        maker = mixing.CandidateMaker(source, parts, finished, checks, build_mix)
         made = [
             maker.check(parts.all_in(name), paths.converted / name / "model.onnx", paths.engines / name)
             for name in types[:2]

@@ -1,7 +1,7 @@
 """How fast engines are: one against PyTorch, and all against each other."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -10,15 +10,17 @@ import pandas as pd
 import torch
 
 from enginewright.core.facts import PRECISIONS, PrecisionName
-from enginewright.core.files import new_folder
+from enginewright.core.files import new_folder, scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import EAGER, ONNXRUNTIME, Baseline, InferenceParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
-from enginewright.engine.engine import open_engine
+from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import GpuSampler
 from enginewright.engine.machine import Machine, differences
-from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
+from enginewright.engine.record import RECORD, REFUSED, EngineRecord, pass_on_refusal, read_engine
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.pixels import take_pixels
 from enginewright.measure.benchmark import (
     RAW_COLUMNS,
     Race,
@@ -35,6 +37,7 @@ from enginewright.measure.contenders import measure_pytorch, open_baseline, pace
 from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark
 from enginewright.measure.timing import Bind, ContentionWatch, contention_problems, whole_machine
+from enginewright.measure.within import search_within
 from enginewright.model.checkpoint import load_model
 from enginewright.targets.ray_cluster import whole_node
 
@@ -56,7 +59,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
     asked, inference = with_tuned_batches(params.benchmark, record.build), params.inference.on(here.cores)
     require_possible(asked.baselines, here.device)
     torch.set_num_threads(inference.threads)
-    samples = SampleSet.open(paths.validation).tuned(record.profile)
+    samples = SampleSet.open(paths.validation).tuned(record.build)
     with whole_node(f"benchmark, {precision}", params.cluster), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         largest = samples.cycled(max(asked.batches))
@@ -64,8 +67,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
         alone = isolated(measure_engine, largest, *places, inference, asked)
         peak_memory = {ENGINE: alone.memory}
         if asked.baselines != (ONNXRUNTIME,):
-            tf32, threads = record.build.tf32, inference.threads
-            peak_memory[EAGER] = isolated(measure_pytorch, largest, paths.weights, tf32, threads, here.device)
+            peak_memory[EAGER] = isolated(measure_pytorch, largest, paths.weights, paths.engine, inference.threads)
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:
             first = samples.cycled(asked.batches[0])
@@ -74,6 +76,8 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             watches: list[AbstractContextManager[object]] = [contention_watch, *([sampler] if sampler else [])]
             race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
             sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
+        open_for = partial(open_engines, paths.engine, here, inference)
+        answers = engine_throughput(open_for, samples, asked)
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,
@@ -82,13 +86,14 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             latencies=race.latencies,
             ratios=race.ratios,
             pace=race.pace,
-            throughput=engine_throughput(paths.engine, here, inference, samples, asked),
+            throughput=tuple(answers),
             contention=contention_watch.contention,
             peak_memory=peak_memory,
             isolated_compute=alone.compute,
             gpu=sampler.conditions() if sampler else None,
             pytorch=torch.__version__,
             sizes=sizes,
+            within=search_within(answers, here.runtime == "openvino", open_for, samples, asked),
         )
     _write(paths.report, summary, race, sampler)
     for ratio in summary.ratios:
@@ -122,9 +127,28 @@ def _contenders(
         found[LAUNCHED] = opened.enter_context(open_engine(paths.engine, here, plain)).bind
     graph, load_pytorch = paths.simplified / "model.onnx", cache(partial(load_model, paths.weights))
     for baseline in baselines:
-        opening = open_baseline(baseline, loaded.record, first, graph, load_pytorch, inference)
+        opening = open_rival(baseline, loaded.record, first, graph, load_pytorch, inference)
         found[baseline] = opened.enter_context(opening)
     return found
+
+
+@contextmanager
+def open_rival(
+    baseline: Baseline,
+    record: EngineRecord,
+    example: Feeds,
+    onnx: Path,
+    load_pytorch: Callable[[], torch.nn.Module],
+    inference: InferenceParams,
+) -> Iterator[Bind]:
+    """Open a baseline that takes what the engine takes. PyTorch normalizes pixels itself, ONNX Runtime by its graph."""
+    with scratch_folder() as scratch:
+        if baseline == ONNXRUNTIME and record.build.pixels:
+            graph = take_pixels(load_graph(onnx), record.preprocessing, record.build.pixels)
+            onnx = scratch / "model.onnx"
+            save_graph(graph, onnx)
+        with open_baseline(baseline, record, example, onnx, load_pytorch, inference) as bind:
+            yield bind
 
 
 class RacePaths(NamedTuple):
@@ -146,12 +170,12 @@ def race(params: Params, paths: RacePaths) -> None:
     records = {name: record for name, record in found.items() if not differences(record.target, here)}
     record = next(iter(records.values()))
     batch, baseline = quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
-    feeds = SampleSet.open(paths.validation).tuned(record.profile).cycled(batch)
+    feeds = SampleSet.open(paths.validation).tuned(record.build).cycled(batch)
     openers: dict[str, Open] = {
         name: partial(open_contender, paths.engines / name, here, inference) for name in records
     }
     graph, load_pytorch = paths.simplified / "model.onnx", partial(load_model, paths.weights)
-    openers[baseline] = partial(open_baseline, baseline, record, feeds, graph, load_pytorch, inference)
+    openers[baseline] = partial(open_rival, baseline, record, feeds, graph, load_pytorch, inference)
     with whole_node("race", params.cluster), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))

@@ -24,7 +24,6 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, LayerTime, node_names
 from enginewright.graph.as_written import run_as_written
-from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import save_graph
 from enginewright.graph.shapes import as_ir
 from enginewright.measure.benchmark import time_layers
@@ -286,7 +285,7 @@ class CandidateMaker:
 
     int8: Ingredients
     parts: Parts
-    boxes: BoxesInGraph
+    finished: Callable[[onnx.ModelProto], onnx.ModelProto]  # with what stands around each graph
     checks: Checks
     build: Callable[[Path, Path], object]  # of a graph an engine, in this folder
 
@@ -298,7 +297,7 @@ class CandidateMaker:
     def build_graph(self, model: onnx.ModelProto, assignment: Assignment, folder: Path) -> Made:
         folder.mkdir()
         graph, engine = folder / "model.onnx", folder / "engine"
-        save_graph(choose_in_graph(model, self.boxes), graph)
+        save_graph(self.finished(model), graph)
         self.build(graph, engine)
         return self.check(assignment, graph, engine)
 

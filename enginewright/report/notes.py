@@ -12,7 +12,7 @@ from enginewright.measure.records import Ratio, Validation, baseline_title
 from enginewright.precision.records import Mix
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.tables import OWN_PROCESS
-from enginewright.report.verdict import AS_FAST, is_faster, recommend
+from enginewright.report.verdict import AS_FAST, is_faster, recommend, shippable
 from enginewright.report.where_time_goes import compare, losses, what_is_left
 
 # TensorRT for RTX executes only this in a quantized precision, says NVIDIA's support matrix.
@@ -53,6 +53,7 @@ def notes_on(findings: Findings) -> list[Note]:
     notes += [*_on_quantized_rtx(findings), *_on_slow_quantized(findings)]
     if chosen := recommend(findings):
         notes += [*_on_faster_baselines(chosen, findings), *_on_isolated_speed(chosen, findings)]
+        notes += _on_latency(chosen, findings)
     if noisy := [
         entry.precision
         for entry in findings.precisions
@@ -175,6 +176,15 @@ def _on_faster_baselines(chosen: Evidence, findings: Findings) -> Iterator[Note]
             accuracy = " Its accuracy was not measured." if in_other_numbers else ""
             title = f"{baseline_title(baseline)} is faster than {chosen.precision}"
             yield Note(title, f"{', '.join(ahead)}.{accuracy}")
+
+
+def _on_latency(chosen: Evidence, findings: Findings) -> Iterator[Note]:
+    """Name the precision that surely serves more than the race's choice within benchmark.within_ms."""
+    found = [(within, entry.precision) for entry in shippable(findings) if (within := entry.benchmark.within)]
+    ours, (best, name) = chosen.benchmark.within, max(found, key=lambda each: each[0].low, default=(None, ""))
+    if ours and best and best.low > ours.high:
+        text = f"{best.promised:,.0f} {findings.kind}/s at random times, and {chosen.precision} {ours.promised:,.0f}"
+        yield Note(f"{name} serves more within {ours.milliseconds:g} ms", f"{text}, as simulated.")
 
 
 def _on_isolated_speed(chosen: Evidence, findings: Findings) -> Iterator[Note]:

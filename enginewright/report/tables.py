@@ -262,6 +262,12 @@ def throughputs(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("precision")
 
 
+def within_table(findings: Findings) -> pd.DataFrame:
+    """Give what serves the most within the latency of benchmark.within_ms."""
+    found = {entry.precision: entry.benchmark.within for entry in findings.precisions}
+    return _frame({name: within.in_words for name, within in found.items() if within})
+
+
 def memory_table(findings: Findings) -> pd.DataFrame:
     def written(peak: PeakMemory) -> str:
         return f"{peak.host:.0f}" + (f" + {peak.device:.0f} on the GPU" if peak.device else "")

@@ -33,7 +33,7 @@ from support.warm_python import warm_python
 from enginewright.bundle import facts as pages
 from enginewright.bundle import sbom as licences
 from enginewright.bundle import write
-from enginewright.bundle.facts import render
+from enginewright.bundle.facts import facts_of, render
 from enginewright.bundle.gate import require_passed
 from enginewright.bundle.write import configuration, fill, replayed_sizes, settings_for_bundle, write_bundle
 from enginewright.core.errors import EnginewrightError
@@ -47,6 +47,7 @@ from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes.onnxruntime import CHANNELS_LAST, write_layout
 from enginewright.graph.interface import Interface, TensorSpec
+from enginewright.measure.records import Kept, Within
 
 TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"
 MODEL = "resnet18-fp32"
@@ -559,6 +560,28 @@ def test_triton_understands_the_configuration(configurations, runtime, largest, 
     on_gpu = runtime == "tensorrt"
     assert group.kind == (group.KIND_GPU if on_gpu else group.KIND_CPU)
     assert list(group.profile) == (["0"] if on_gpu else [])
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
+def test_the_configuration_and_the_readme_have_what_serves_the_most_within_a_latency(
+    configurations, runtime, tiny_onnx, build, manifest, tmp_path
+):
+    root = build_project(tmp_path, runtime, tiny_onnx, build, manifest)
+    passed = require_passed("fp32", root / "artifacts", root / "reports")
+    kept = Kept(batch=2, requests=3, delay=0.75, images_per_second=900, p99=4.5, low=4.2, high=4.9)
+    rates = {"promised": 1000, "low": 950, "high": 1050, "least": 1.0, "curve": ((5.0, 1000.0),)}
+    within = Within(milliseconds=5.0, back_to_back=None, at_random=kept, **rates)
+    benchmark = passed.measured.benchmark.model_copy(update={"within": within})
+    passed = passed._replace(measured=passed.measured.model_copy(update={"benchmark": benchmark}))
+    config = text_format.Parse(configuration(passed, MODEL), configurations[0].ModelConfig())
+    batching = config.dynamic_batching
+    assert (config.max_batch_size, batching.preferred_batch_size) == (2, [2])
+    assert (batching.max_queue_delay_microseconds, config.instance_group[0].count) == (750, 3)
+    streams = {name: each.string_value for name, each in config.parameters.items() if name == "NUM_STREAMS"}
+    assert streams == ({"NUM_STREAMS": "3"} if runtime == "openvino" else {})
+    readme = render("README.md.j2", facts_of(passed, Params.read(root / "params.yaml"), MODEL))
+    assert f"| images/s within 5 ms for 99 of 100, at random times | {kept.in_words} |" in readme
+    assert "simulated | 1,000 (950 to 1,050) |" in readme
 
 
 def test_the_configuration_has_what_each_backend_needs(configurations, tensorrt_bundle):

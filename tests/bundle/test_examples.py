@@ -27,6 +27,7 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine
+from enginewright.graph.pixels import take_pixels
 
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O0"]
 BATCH = Range(min=2, opt=2, max=4)
@@ -87,6 +88,7 @@ PROFILES = {
     },
     "texts": {"axes": {"sequence": Axis(min=4, opt=8, max=16)}},
 }
+PIXELS = {"boxes": "nhwc", "map": "nchw"}
 TASKS = {"boxes": "detection", "texts": "embedding", "map": "segmentation"}
 
 
@@ -113,7 +115,11 @@ def made(kind, runtime, build, tmp_path, request):
         samples=tuple(Sample(name=f"{i}", sha256=f"{i:064x}", label=None) for i in range(3)),
         values=values,
     )
-    build = build.model_copy(update={"profile": Profile(batch=BATCH, **PROFILES.get(kind, {}))})
+    build = build.model_copy(
+        update={"profile": Profile(batch=BATCH, **PROFILES.get(kind, {})), "pixels": PIXELS.get(kind)}
+    )
+    if kind in PIXELS:
+        onnx.save(take_pixels(onnx.load(path), how, PIXELS[kind]), path)
     machine, engine = describe_machine(runtime), tmp_path / "engine"
     more = {"boxes": BoxesParams(form="yolov8", score=0.3)} if kind == "boxes" else {"tokenizer": tokenizer}
     build_engine(DescribedGraph("fp32", path, manifest, **more), target_of(machine, build.tensorrt), build, engine)
@@ -192,6 +198,9 @@ def test_the_example_answers_as_the_engine(kind, runtime, build, inference, tmp_
         best = answers["table"][0, 4:].max()
         assert scores[0] == pytest.approx(best, abs=1e-4)
     require_cpp(kind, runtime, bundle, together, said, answers, tmp_path)
+    if kind in PIXELS:
+        assert "data_type: TYPE_UINT8" in (bundle / "triton/resnet18-fp32/config.pbtxt").read_text()
+        assert {"openvino": "-ip u8", "onnxruntime": "np.uint8"}[runtime] in (bundle / "reproduce.sh").read_text()
     verified, _ = ran(sys.executable, "-S", "verify.py", cwd=bundle)
     assert verified == "all files are as they were made\n"
 

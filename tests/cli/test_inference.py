@@ -24,7 +24,12 @@ from enginewright.cli.commands.infer import (
     require_readable,
 )
 from enginewright.core.errors import EnginewrightError
+from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engine
+from enginewright.engine.machine import target_of
+from enginewright.engine.record import read_engine
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.pixels import take_pixels
 
 NOBODY = 65534
 
@@ -60,7 +65,16 @@ class Recorder:
         return self._engine.run(feeds)
 
 
-def test_the_engine_is_fed_the_very_tensor_that_validation_fed_it(built, machine, inference, images, photos, validated):
+@pytest.mark.parametrize("pixels", [None, "nchw", "nhwc"])
+def test_the_engine_is_fed_the_very_tensor_that_validation_fed_it(
+    built, tiny_onnx, machine, manifest, inference, images, photos, validated, tmp_path, pixels
+):
+    if pixels:
+        how, build = validated.manifest.preprocessing, read_engine(built).build.model_copy(update={"pixels": pixels})
+        save_graph(take_pixels(load_graph(tiny_onnx), how, pixels), tmp_path / "model.onnx")
+        built, validated = tmp_path / "engine", validated.fed_to(build)
+        graph = DescribedGraph("fp32", tmp_path / "model.onnx", manifest)
+        build_engine(graph, target_of(machine, build.tensorrt), build, built)
     with open_engine(built, machine, inference) as engine:
         recorder = Recorder(engine)
         answers = list(ImageReader(recorder, built).answer(images, top=1))

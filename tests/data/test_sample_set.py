@@ -32,6 +32,16 @@ def test_reading_normalizes_the_stored_bytes(samples, preprocessing):
     assert np.array_equal(samples.read_at(np.array([4, 3]))["input"], normalize(stored[[4, 3]], preprocessing))
 
 
+def test_engines_of_pixels_are_fed_the_stored_bytes_in_their_layout(samples, build):
+    stored = np.load(samples.folder / input_file(0))
+    planar, last = (samples.fed_to(build.model_copy(update={"pixels": layout})) for layout in ("nchw", "nhwc"))
+    assert np.array_equal(planar.read_at(np.array([4, 3]))["input"], stored[[4, 3]])
+    assert np.array_equal(last.cycled(2)["input"], stored[:2].transpose(0, 2, 3, 1))
+    assert (planar.axes, last.axes) == ({0: "batch", 2: "height", 3: "width"}, {0: "batch", 1: "height", 2: "width"})
+    wider = Profile(batch=Range(min=1, opt=1, max=2), width=Range(min=8, opt=8, max=12))
+    assert last.at({"batch": 1, "width": 12}, wider).cycled(1)["input"].shape == (1, 8, 12, 3)
+
+
 def test_the_set_repeats_if_more_samples_are_asked_for_than_there_are(samples):
     assert np.array_equal(samples.cycled(23)["input"][21:], samples.cycled(2)["input"])
 

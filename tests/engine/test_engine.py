@@ -118,6 +118,17 @@ def test_a_bound_call_computes_what_run_computes(built, machine, inference, samp
         assert result == pytest.approx(wanted, abs=1e-6)
 
 
+def test_another_call_leaves_bound_images_as_they_are(built, machine, inference, samples):
+    """OpenVINO would write the images of the next request over those of the last one: see `_place`."""
+    images, others = samples.cycled(4), samples.read_at(np.arange(4, 8))
+    before = images["input"].copy()
+    others["input"].setflags(write=False)
+    with open_engine(built, machine, inference) as engine:
+        engine.bind(images)()
+        engine.run(others)
+    assert np.array_equal(images["input"], before)
+
+
 def test_a_bound_call_can_be_repeated(built, machine, inference, samples):
     with open_engine(built, machine, inference) as engine:
         call = engine.bind(samples.cycled(8))

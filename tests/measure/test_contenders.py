@@ -1,4 +1,5 @@
 import gc
+import inspect
 import re
 import sys
 import weakref
@@ -6,13 +7,16 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from support.pass_checks import model_of_text
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.record import read_engine
 from enginewright.measure.contenders import _captured, open_baseline, pytorch_contender, require_possible
+from enginewright.pipeline.speed import open_rival
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 calls = []  # outside of the model, because a contender runs a copy of it
@@ -128,6 +132,30 @@ def test_onnx_runtime_runs_the_graph_as_a_baseline(built, tiny_onnx, inference):
     with open_baseline("onnxruntime", record, images, tiny_onnx, None, inference) as bind:
         bind(images)()
         assert bind.__self__.run(images)["logits"].shape == (2, 16)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("baseline", ["eager", "eager+channels_last+bf16", "onnxruntime"])
+def test_a_baseline_gets_the_pixels_of_the_engine_and_normalizes_them(
+    built, samples, inference, tmp_path, layout, baseline
+):
+    record, seen = read_engine(built), []
+    record = record.model_copy(update={"build": record.build.model_copy(update={"pixels": layout})})
+    onnx.save(model_of_text("g (float[batch,3,8,8] input) => (float[] y) { y = Identity (input) }", {}), tmp_path / "m")
+
+    def look(images):
+        seen.append(images.float().numpy())
+        return images
+
+    class Looking(nn.Module):
+        forward = staticmethod(look)
+
+    feeds = samples.fed_to(record.build).cycled(2)
+    with open_rival(baseline, record, feeds, tmp_path / "m", Looking, inference) as bind:
+        call = bind(feeds)
+        call()
+    found = seen[-1] if seen else inspect.getclosurevars(call).nonlocals["binding"].copy_outputs_to_cpu()[0]
+    assert found == pytest.approx(samples.cycled(2)["input"], abs=0.05 if "bf16" in baseline else 1e-6)
 
 
 def test_pytorch_is_loaded_for_a_baseline_that_it_runs(built, inference):

@@ -2,6 +2,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_an_engine_answers_several_requests_at_once(
     params = BenchmarkParams(
         batches=(2, 8), seconds=0.1, baselines=("eager",), requests=(1, 2, 3), confidence=0.95, seed=0
     )
-    found = engine_throughput(tmp_path / "engine", here, inference, samples, params)
+    found = engine_throughput(partial(open_engines, tmp_path / "engine", here, inference), samples, params)
     assert [(row.batch, row.requests) for row in found] == [(batch, n) for batch in (2, 8) for n in (1, 2, 3)]
     for row in found:
         assert row.images_per_second > 0

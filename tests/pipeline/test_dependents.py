@@ -45,6 +45,7 @@ DEPENDENTS = {
     "search.int8.seconds": AFTER_RESCUE,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
     "build.profile.batch.opt": each("build") | RACES | ENDS,
+    "build.pixels": each("convert", "build") | RACES | ENDS,
     "build.profiles": each("build") | RACES | ENDS,
     "build.profile.batch.max": AFTER_WEIGHTS,
     "build.profile.height": {"export"} | AFTER_EXPORT,

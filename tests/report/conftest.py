@@ -1,5 +1,7 @@
 """Made-up findings, for tables, pages and pictures."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.findings import race_of
@@ -15,6 +17,7 @@ from enginewright.measure.records import (
     Benchmark,
     Contention,
     Errors,
+    Kept,
     Latency,
     MachinePace,
     PeakMemory,
@@ -24,6 +27,7 @@ from enginewright.measure.records import (
     Throughput,
     Trace,
     Validation,
+    Within,
 )
 from enginewright.precision.floats import Conversion
 from enginewright.precision.records import MIX
@@ -158,6 +162,28 @@ def evidence(machine, build, manifest):
                 ),
             ),
         )
+
+    return make
+
+
+@pytest.fixture
+def served(evidence):
+    """Return evidence of an engine that serves so many samples a second within 5 ms; none if that is 0."""
+
+    def make(precision, speed, rate):
+        kept = Kept(batch=8, requests=2, delay=0.5, images_per_second=rate, p99=4.5, low=4.25, high=4.75)
+        found = Within(
+            milliseconds=5.0,
+            back_to_back=kept.model_copy(update={"delay": 0.0}) if rate else None,
+            at_random=kept if rate else None,
+            promised=1.1 * rate,
+            low=1.05 * rate,
+            high=1.15 * rate,
+            least=6.5,
+            curve=((5.0, 1.1 * rate), (10.0, 2 * rate)),
+        )
+        entry = evidence(precision, (speed, speed, speed))
+        return replace(entry, benchmark=entry.benchmark.model_copy(update={"within": found}))
 
     return make
 

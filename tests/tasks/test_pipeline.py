@@ -160,8 +160,9 @@ model: {source: "networks:segmenter"}
 weights: {source: given}
 samples: {source: data/images/scenes, class_names: [red, green, blue], ignore: 77}
 """
-    lay_over(recipe, "samples: {preprocessing: {resize: 16, crop: 16}}", TINY)
+    lay_over(recipe, "samples: {preprocessing: {resize: 16, crop: 16}}", TINY, "build: {pixels: nhwc}")
     record, found = run_pipeline(monkeypatch)
+    assert [(spec.dtype, spec.shape) for spec in record.interface.inputs] == [("uint8", ("batch", 16, 16, 3))]
     assert (record.task, found.metric, found.agreement.name) == ("segmentation", "mIoU", "pixel agreement")
     assert 0 < found.main.engine < 1
     assert found.main.interval.low <= found.main.drop <= found.main.interval.high
@@ -199,7 +200,10 @@ weights: {source: given}
 samples: {source: data/images/cells}
 """
     stretched = "{resize: 32, resize_mode: stretch, crop: 32, mean: [0, 0, 0], std: [1, 1, 1]}"
-    lay_over(recipe.replace("NMS", nms), f"samples: {{preprocessing: {stretched}}}", TINY)
+    pixels = "nchw" if nms == "graph" else "null"
+    lay_over(
+        recipe.replace("NMS", nms), f"samples: {{preprocessing: {stretched}}}", TINY, f"build: {{pixels: {pixels}}}"
+    )
     record, found = run_pipeline(monkeypatch)
     returned = {spec.name: spec.shape[1:] for spec in record.interface.outputs}
     raw, chosen = (

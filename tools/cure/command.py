@@ -73,5 +73,5 @@ def feeds_for(samples: SampleSet, blueprint: Blueprint) -> list[Feeds]:
     batches = spot_batches(profile.batch)[::-1]
     if not len(samples):
         return [interface.noise(profile.at("opt") | {"batch": each}, 0) for each in (profile.batch.opt, *batches)]
-    tuned = samples.tuned(profile).cycled(profile.batch.opt)
-    return [tuned, *checked_feeds(samples, profile)[1:], *map(samples.cycled, batches)]
+    tuned, fed = samples.tuned(blueprint.build), samples.fed_to(blueprint.build)
+    return [tuned.cycled(profile.batch.opt), *checked_feeds(fed, profile)[1:], *map(fed.cycled, batches)]

@@ -4,6 +4,8 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from onnx import TensorProto
+
 from enginewright.cli.arguments import FILE, FOLDER, PRECISION, add_completed, add_path, number_above_zero
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
@@ -62,8 +64,12 @@ def run(chosen: Namespace) -> int:
     allowed = params.precisions[precision].thresholds.relative_error
     cured = not chosen.without_cures and target.runtime == "openvino"
     how = Way(target, chosen.limit or round(allowed * SHARE, 6), cured)
-    runs = _runs(SampleSet.open(chosen.artifacts / VALIDATION_SAMPLES.relative_to("artifacts")), params)
-    names = [tensor.name for tensor in graph_inputs(model.graph)]
+    inputs = graph_inputs(model.graph)
+    names = [tensor.name for tensor in inputs]
+    samples = SampleSet.open(chosen.artifacts / VALIDATION_SAMPLES.relative_to("artifacts"))
+    if any(tensor.type.tensor_type.elem_type == TensorProto.UINT8 for tensor in inputs):
+        samples = samples.fed_to(params.build)
+    runs = _runs(samples, params)
     if missing := [name for name in names if name not in runs[0]]:
         raise EnginewrightError(f"{onnx} reads '{missing[0]}', and the samples have {', '.join(runs[0])}")
     fed = [{name: run[name] for name in names} for run in runs]

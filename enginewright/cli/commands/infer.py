@@ -20,7 +20,7 @@ from enginewright.core.params.build import InferenceParams
 from enginewright.core.progress import progress
 from enginewright.core.text import is_unicode
 from enginewright.data.feeds import Feeds
-from enginewright.data.preprocessing import decode, normalize, pixels_of
+from enginewright.data.preprocessing import as_fed, decode, pixels_of
 from enginewright.data.sample_set import TOKENIZER, PreparedTexts
 from enginewright.data.sources.arrays import read_arrays
 from enginewright.data.sources.files import IMAGE_SUFFIXES, is_image
@@ -256,12 +256,12 @@ class ImageReader(Reader):
             answer = self._task.in_image(next(shown), self.how, one[1].size)
             yield Reply(path, answer, picture=self._task.draw(one[1], answer) if draws else None)
 
-    def _read(self, path: Path) -> tuple[NDArray[np.float32], Image.Image] | str:
-        """Return an image as the model takes it, and as it is; or why it cannot be read."""
+    def _read(self, path: Path) -> tuple[NDArray[Any], Image.Image] | str:
+        """Return an image as the engine takes it, and as it is; or why it cannot be read."""
         image = None
         try:
             image = decode(path)
-            return normalize(pixels_of(image, self.how), self.how), image
+            return as_fed(pixels_of(image, self.how), self.how, self._engine.record.build.pixels), image
         except EnginewrightError as error:
             return f"{path}: {error}" if image else str(error)  # which names the file
 

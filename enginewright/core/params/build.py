@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
 
+from enginewright.core.params.samples import Layout
 from enginewright.core.params.section import Section
 
 HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
@@ -159,6 +160,9 @@ class BuildParams(Section):
     profiles: tuple[dict[str, Range], ...] = ()  # by axis; an axis without an entry is as in `profile`
     """parts of profile that TensorRT also tunes kernels for, such as {batch: {min: 1, opt: 1, max: 1}}; each call takes
     the one that contains its sizes and whose opt is nearest"""
+    pixels: Layout | None = None
+    """of images: nchw or nhwc: engines take bytes in this layout, a quarter of the floats, and normalize them as
+    samples.preprocessing says; null: floats, normalized before"""
     tf32: bool = True
     """on a GPU: multiply float32 with 11 bits of mantissa, several times as fast; also for PyTorch"""
     tensorrt: TensorRTParams = TensorRTParams()
@@ -246,6 +250,9 @@ class BenchmarkParams(Section):
     with TensorRT; or onnxruntime, which runs the float32 graph"""
     requests: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(default=(1, 2), min_length=1)
     """throughput: how many requests are in flight at once"""
+    within_ms: float | None = Field(default=None, gt=0)
+    """find what serves the most samples a second while 99 of 100 requests are answered within so many milliseconds;
+    null: do not"""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """of the intervals around ratios"""
     seed: int = Field(default=0, ge=0)

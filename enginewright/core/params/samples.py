@@ -23,6 +23,7 @@ def _height_and_width(given: Any) -> Any:
 
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 HeightWidth = Annotated[tuple[Side, Side], BeforeValidator(_height_and_width)]
+Layout = Literal["nchw", "nhwc"]
 PerChannel = Annotated[tuple[float, ...], Field(min_length=1)]
 
 
@@ -41,7 +42,7 @@ class Preprocessing(Section):
     """as Pillow does, smoothed where it shrinks"""
     color: Literal["rgb", "bgr", "grey"] = "rgb"
     """the order of the channels; grey is one"""
-    layout: Literal["nchw", "nhwc"] = "nchw"
+    layout: Layout = "nchw"
     """nhwc: channels last"""
     divide_by: float = Field(default=255.0, gt=0)
     """brings 0..255 to 0..1; 1 leaves it"""

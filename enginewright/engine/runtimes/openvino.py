@@ -115,15 +115,14 @@ class OpenVinoSession:
         self._compiled, self._outputs = compiled, outputs
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
-        results = self._request.infer({name: np.ascontiguousarray(array) for name, array in feeds.items()})
+        placed = _place(feeds, self._request)
+        results = self._request.infer()
+        del placed  # and not before
         return {name: results[name] for name in self._outputs}
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
         request = self._compiled.create_infer_request()
-        # OpenVINO reads the memory of these arrays without keeping them alive, so the call below holds them.
-        placed = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
-        for name, array in placed.items():
-            request.set_tensor(name, openvino().Tensor(array, shared_memory=True))
+        placed = _place(feeds, request)
 
         def call(held: Arrays = placed) -> None:
             request.infer(share_outputs=True)
@@ -132,6 +131,15 @@ class OpenVinoSession:
 
     def close(self) -> None:
         del self._request, self._compiled
+
+
+def _place(feeds: Arrays, request: Any) -> Arrays:
+    """Let a request read these arrays where they are, and return what must live as long as it does so. A request that
+    is given copies would write them to where the stream's last request has its arrays, which may be freed."""
+    placed = {name: np.require(array, requirements=["C", "W"]) for name, array in feeds.items()}
+    for name, array in placed.items():
+        request.set_tensor(name, openvino().Tensor(array, shared_memory=True))
+    return placed
 
 
 def _imported(folder: Path, settings: dict[str, Any]) -> Any:

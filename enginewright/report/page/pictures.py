@@ -62,6 +62,8 @@ def write_pictures(findings: Findings, nights: pd.DataFrame, folder: Path) -> No
     }
     if sizes := size_pictures(findings):
         parts["sizes"] = {"": sizes}
+    if within := within_pictures(findings):
+        parts["within"] = {"": within}
     if trends := draw_trends(nights):
         parts["trend"] = trends
     for name, drawn in parts.items():
@@ -172,6 +174,23 @@ def throughput_pictures(findings: Findings) -> list[Figure]:
         drawn = draw_rows(f"throughput-{batch}", f"Throughput at batch {batch}", rows, f"{kind}/s, at most")
         pictures.append(Figure(f"Batch {batch}", drawn))
     return pictures
+
+
+def within_pictures(findings: Findings) -> list[Figure]:
+    """Draw the samples a second at random times over the latency, as simulated; what was run is a dot."""
+    curves, looks, title = [], looks_of(findings), "Throughput over latency, at random times"
+    for entry in findings.precisions:
+        if found := entry.benchmark.within:
+            look, ran = looks[entry.precision], [found.at_random] if found.at_random else []
+            dots = tuple(Dot(one.p99, one.images_per_second, look, one.in_words) for one in ran)
+            curves.append(Curve(entry.precision, found.curve, look, dots))
+    if not curves:
+        return []
+    places = [place for curve in curves for place in (*curve.points, *(dot[:2] for dot in curve.dots))]
+    across, up = from_zero(x for x, _ in places), from_zero(y for _, y in places)
+    axes = Axes(across, up, "ms that 99 of 100 stay within", f"{findings.kind}/s")
+    told = (f"{one.label}: {', '.join(f'{y:,.0f} within {x:g} ms' for x, y in one.points)}" for one in curves)
+    return [Figure(title, draw_curves("within", title, f"{'; '.join(told)}.", curves, axes))]
 
 
 def error_pictures(findings: Findings) -> list[Figure]:

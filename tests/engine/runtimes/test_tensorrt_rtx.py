@@ -35,6 +35,7 @@ from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import describe_machine, load_runtime, tensorrt
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.pixels import take_pixels
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.graph.simplify import fold_constants, simplify_graph
 from enginewright.model.export import export_model
@@ -302,6 +303,16 @@ def test_a_gpu_that_cannot_execute_a_precision_is_named_with_the_way_out(
         "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
     )
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("name", TYPED)
+def test_graphs_that_take_pixels_are_built(typed, make, ada, preprocessing, tmp_path, name, layout):
+    save_graph(take_pixels(load_graph(typed[name]), preprocessing, layout), tmp_path / "model.onnx")
+    record = make(tmp_path / "model.onnx", ada, tmp_path / "engine", TYPED[name][0])
+    sizes = (3, 8, 8) if layout == "nchw" else (8, 8, 3)
+    assert [(spec.dtype, spec.shape) for spec in record.interface.inputs] == [("uint8", ("batch", *sizes))]
+    assert " --optShapes=input:" in (tmp_path / "engine/reproduce.sh").read_text()
 
 
 def test_weights_beside_the_graph_are_built_into_the_engine(tiny_onnx, make, ada, tmp_path, monkeypatch):

@@ -16,7 +16,6 @@ from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.measure.records import Trace
-from enginewright.pipeline import mix as module
 from enginewright.precision import mixing
 from enginewright.precision.mixing import Bench, Races, layers_in_turns, read_traces
 from enginewright.precision.records import MIX, RESCUE, Mix, Rescue, Speedup
@@ -68,19 +67,19 @@ def test_from_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
 
     # Beside bf16, which not each CPU executes, fp32 takes part by itself. It is the fastest alone here, and wins.
     lay_over("mix: {best: {floating: bf16}}")
-    monkeypatch.setattr(module, "require_executed", lambda *given: None)
+    monkeypatch.setattr(mixing, "require_executed", lambda *given: None)
     with monkeypatch.context() as none:  # nothing is traced anew where there is no mix
-        none.setattr(module, "mixes_worth_trying", lambda times: [])
-        none.delattr(module, "layers_in_turns")
+        none.setattr(mixing, "mixes_worth_trying", lambda times: [])
+        none.delattr(mixing, "layers_in_turns")
         run_stages(monkeypatch, "mix", only="best")
     assert Mix.read(Path("artifacts/mixed/best.json")).mixed is None
-    monkeypatch.setattr(module, "mixes_worth_trying", lambda times: [("int8", "bf16", "fp32")])
+    monkeypatch.setattr(mixing, "mixes_worth_trying", lambda times: [("int8", "bf16", "fp32")])
     monkeypatch.setattr(
         mixing,
         "raced_speedup",
         lambda timings, rival, number: Speedup(middle=1 + number, low=1 + number, high=1 + number),
     )
-    monkeypatch.setattr(module, "layers_in_turns", lambda *given: [np.array([[each]]) for each in (3.0, 2.9, 2.7, 1.8)])
+    monkeypatch.setattr(mixing, "layers_in_turns", lambda *given: [np.array([[each]]) for each in (3.0, 2.9, 2.7, 1.8)])
     monkeypatch.setattr(Races, "laps_of", lambda *given: Speedup(middle=1.0, low=0.9, high=1.1))
     run_stages(monkeypatch, "mix", "convert", only="best")
     mix = Mix.read(Path("artifacts/converted/best") / MIX)
