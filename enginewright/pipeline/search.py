@@ -114,7 +114,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
     print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
     if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
         print(doubt)
-    if dialect.compiler == "cpu" and "w8" not in params.precisions and (smaller := smaller_in_words(precision, floats)):
+    if dialect.compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
         print(smaller)
 
 

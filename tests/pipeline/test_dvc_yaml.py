@@ -39,6 +39,7 @@ USED_PARTS = {
     ("export", "build.profile.batch"): BATCH_ENDS,
     ("simplify", "build.profile"): BATCH_ENDS | OTHER_AXES,
     ("reference", "build.profile.batch"): BATCH_ENDS,
+    ("convert", "build"): {"build.pixels"},  # of SampleSet.fed_to
     ("weights", "model"): {"model.source", "model.arguments"},  # which output holds scores changes no weights
 }
 ALL = "*"
