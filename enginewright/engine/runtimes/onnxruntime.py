@@ -1,6 +1,5 @@
-"""ONNX Runtime: the CUDA provider where there is a GPU, the CPU provider elsewhere. The engine is the graph after its
-optimizer, which fuses for the provider and the processor at hand. On a GPU, each layout of images is tried, as TensorRT
-tries kernels: no rule would do (docs/measurements.md)."""
+"""ONNX Runtime, with CUDA where there is a GPU. The engine is the graph after its optimizer, which fuses for the provider
+and the processor at hand. On a GPU, each layout of images is tried, as TensorRT tries kernels: no rule would do."""
 
 import ctypes
 import json
@@ -64,9 +63,7 @@ class ONNXRuntime:
     def version(self) -> str:
         if version := installed_version(*RUNTIMES["onnxruntime"].distributions):
             return version
-        raise EnginewrightError(
-            "ONNX Runtime is imported from outside the environment: install onnxruntime-gpu into it"
-        )
+        raise EnginewrightError("ONNX Runtime is outside the environment: install onnxruntime-gpu into it")
 
     def device(self) -> str:
         return device()
