@@ -297,7 +297,7 @@ def cure_one(name: str) -> None:
     from enginewright.precision.cure import Change
     from tools.cure.find_cure import Trials, find_cure
 
-    runtime.read_graph = openvino.Core().read_model
+    runtime.read_graph = openvino.Core().read_model  # type: ignore[attr-defined]
     runtime._run_smallest = lambda *_: None
     os.chdir(zoo.ROOT)
     params, (model, runs) = Params.read(), FAULTS[name][1]()

@@ -81,10 +81,8 @@ def make_project(folder: Path) -> None:
     given, converted = exported / "boxes.json", converted / PRECISION
     params = Params.read()
     cures = ARTIFACTS / "cures.json"
-    machine(
-        params,
-        MachinePaths(*users, Path("cures"), *records, cures, ARTIFACTS / "code", ARTIFACTS / "parameters"),
-    )
+    known = [*users, Path("cures"), *records, cures, ARTIFACTS / "code", ARTIFACTS / "parameters"]
+    machine(params, MachinePaths._make(known))
     samples(params, SamplesPaths(Path("data/images"), Path("data/texts"), task, **sets))
     weights(params, Path("data/weights"), Path("data/models"), training, model)
     export(params, model, validation, exported)

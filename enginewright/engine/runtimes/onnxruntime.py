@@ -1,5 +1,5 @@
-"""ONNX Runtime, with CUDA where there is a GPU. The engine is the graph after its optimizer, which fuses for the provider
-and the processor at hand. On a GPU, each layout of images is tried, as TensorRT tries kernels: no rule would do."""
+"""ONNX Runtime, with CUDA where there is a GPU. The engine is the graph after its optimizer, which fuses for the device
+at hand. On a GPU, each layout of images is tried, as TensorRT tries kernels: no rule would do."""
 
 import ctypes
 import json
