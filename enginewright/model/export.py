@@ -104,7 +104,11 @@ def _export(wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], settings: dict
         trace = ""
         with quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
             traced = torch.export.export(wrapped, arrays, dynamic_shapes=settings["dynamic_shapes"], strict=False)
-            trace = _stack_trace(error, traced.run_decompositions())  # the user's line, which the error does not tell
+            traced = traced.run_decompositions()
+            trace = _stack_trace(error, traced)  # the user's line, which the error does not tell
+            # The exporter refuses an attention of one head as one operator, and gives one with a learned mask another
+            # layout than PyTorch, of which T5 takes a view. Its parts export.
+            return cast(torch.onnx.ONNXProgram, torch.onnx.export(traced, arrays, **settings))
         raise EnginewrightError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
 
 

@@ -24,12 +24,11 @@ from enginewright.model.checkpoint import call_model
 
 class ByPosition(nn.Module):
     """The model with its inputs by position, as the guards on those by name read a variable that does not exist. Its
-    result is a plain tuple, so that there are as many outputs as names. Its weights are constants: PyTorch lays out
-    what an attention with a learned mask returns in another way if it may be trained, and T5 takes a view of it."""
+    result is a plain tuple, so that there are as many outputs as names."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
-        self.model, self.names = model.requires_grad_(False), names
+        self.model, self.names = model, names
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs = call_model(self.model, dict(zip(self.names, arrays, strict=True))).values()

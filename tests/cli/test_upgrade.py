@@ -184,4 +184,7 @@ def test_a_project_of_a_later_version_does_not_run(project):
         assert f"this project is of enginewright 9.0, and {__version__} is installed: {newer}" in done.stderr
 
 
-MACHINE = ("models", "weights", "calibration", "plugins", "machine", "target", "dialect", "tools", "task", *OPTIONS)
+MACHINE = (
+    "models", "weights", "calibration", "plugins", "cures", "machine", "target", "dialect", "tools", "task", "fitting",
+    *OPTIONS,
+)  # fmt: skip

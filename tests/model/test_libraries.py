@@ -123,7 +123,7 @@ def test_a_folder_without_weights_another_tokenizer_and_too_long_texts_are_refus
 )
 def test_a_package_that_is_missing_is_named(source, package, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(EnginewrightError, match=f"{package} is not installed: pip install -e"):
+    with pytest.raises(EnginewrightError, match=f"{package}, which is not installed .pip install -e"):
         make_model(ModelParams(source=source, arguments={"architecture": "BertModel", "config": {}}), 2)
 
 

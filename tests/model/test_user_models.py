@@ -173,7 +173,7 @@ def test_a_factory_with_a_checkpoint_and_a_fixed_batch(project, monkeypatch):
     Path("data/weights").mkdir(exist_ok=True)
     torch.save(pets.network(width=32).state_dict(), "data/weights/pets.pt")
     record, validation = run_pipeline(monkeypatch)
-    assert shapes(record.interface.inputs) == {"input": ("float32", (4, 3, 16, 16))}
+    assert shapes(record.interface.inputs) == {"input": ("uint8", (4, 3, 16, 16))}
     assert shapes(record.interface.outputs) == {"logits": ("float32", (4, 2))}
     assert [spot.batch for spot in validation.spots] == [4]
     assert record.class_names == ("cat", "dog")
@@ -241,7 +241,7 @@ def test_an_onnx_file_that_is_already_there_with_an_input_that_holds_sizes(proje
     let_an_input_resize("data/models/pets.onnx")
     lay_over(example("yaml", "data/models/pets.onnx"), SMALL_IMAGES, TINY, SIZED)
     record, validation = run_pipeline(monkeypatch)
-    given = {"images": ("float32", ("batch", 3, 16, 16)), "sizes": ("int64", (2,))}
+    given = {"images": ("uint8", ("batch", 3, 16, 16)), "sizes": ("int64", (2,))}
     assert shapes(record.interface.inputs) == given
     ends = [{"rows": size, "columns": size} for size in (12, 20)]
     assert [other.sizes for other in validation.resized] == ends
