@@ -18,7 +18,7 @@ RIM = 1  # pixels of the outline of a hollow dot
 NEAR_THE_EDGE = 0.7  # of the width: beyond it, names stand at the left of their dots
 
 ROW, THICK, BETWEEN = 30, 11, 2
-LEAST_LEFT, LEAST_RIGHT = 106, 84  # pixels: pictures beside each other begin and end alike
+LEAST_LEFT, LEAST_RIGHT = 106, 66  # pixels: pictures beside each other begin and end alike
 BELOW_ROWS = 34
 FEW_TICKS = 3  # have room on a phone; if there are more, every other one is hidden there
 
