@@ -1,4 +1,4 @@
-"""What `calibration.method: auto` gains and takes.
+"""Measure what `calibration.method: auto` gains and takes.
 
     python benchmarks/networks/auto.py costs efficientnet_b0 inception_v3 mobilenet_v2
     python benchmarks/networks/auto.py time             # the models of MODELS

@@ -1,4 +1,4 @@
-"""What `import enginewright` has, as docs/python.md shows it: open an engine, build one without a project, read a
+"""Hold what `import enginewright` has, as docs/python.md shows it: open an engine, build one without a project, read a
 report, compare two runs."""
 
 import atexit

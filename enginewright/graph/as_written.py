@@ -26,7 +26,7 @@ from enginewright.graph.shapes import with_shapes
 
 MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a copy of them beside its own
 DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
-# Of ONNX Runtime 1.31: it crashes on LayerNormalization, Transpose and MatMul in float16, and makes Convs slower there.
+# This pass of ONNX Runtime 1.31 crashes on LayerNormalization, Transpose and MatMul in float16, and slows Convs there.
 NOT_IN_FLOAT16 = "NchwcTransformer"
 
 
@@ -58,9 +58,11 @@ def _open_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     options.intra_op_num_threads = threads or working_threads()  # ONNX Runtime counts cores that it may not use
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    graph = (onnx.load(model, load_external_data=False) if isinstance(model, Path) else model).graph
-    has_float16 = any(each.data_type == TensorProto.FLOAT16 for each in graph.initializer)
-    disabled = [DROPS_RELU, *([NOT_IN_FLOAT16] if has_float16 else [])]
+    disabled = [DROPS_RELU]
+    if level != GraphOptimizationLevel.ORT_DISABLE_ALL:
+        graph = (onnx.load(model, load_external_data=False) if isinstance(model, Path) else model).graph
+        if any(each.data_type == TensorProto.FLOAT16 for each in graph.initializer):
+            disabled.append(NOT_IN_FLOAT16)
     return onnxruntime.InferenceSession(
         source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
     )

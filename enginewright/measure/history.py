@@ -1,4 +1,4 @@
-"""What earlier runs left: their measurements, their engines, and the nights, which history/README.md explains."""
+"""Read what earlier runs left: measurements, engines, and the nights, which history/README.md explains."""
 
 import json
 import re

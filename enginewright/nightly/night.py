@@ -127,7 +127,7 @@ def record(
     history.append(nights)
 
 
-# What is said of a night.
+# Say what a night has found.
 
 
 def sentence(judgement: Judgement) -> str:

@@ -1,4 +1,4 @@
-"""What a stage depends on beside files: the values of its parameters, and its code. The stage `machine` writes both.
+"""Find what a stage depends on beside files: values of its parameters, and its code. The stage `machine` writes both.
 
 DVC fails on a parameter that params.yaml leaves out, and would not see a default change. So the values, defaults too,
 are written to a file for each stage. The code of a stage is each module of the project that it imports, at any place of

@@ -28,6 +28,7 @@ from enginewright.precision.floats import (
     shares_of_work,
     smaller_in_words,
 )
+from enginewright.precision.fusion import nodes_reading_bytes
 from enginewright.precision.in_dialect import (
     Ingredients,
     for_compiler,
@@ -37,7 +38,6 @@ from enginewright.precision.in_dialect import (
     value_ranges,
 )
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
-from enginewright.precision.quantize import nodes_reading_bytes
 from enginewright.precision.records import Search, SearchedLayer, digest_of
 from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
 from enginewright.precision.write_int8 import tensors_in_int8, write_int8
@@ -69,8 +69,8 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
     known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
-        given = for_compiler(precision, given, scratch)
-        graph = load_graph(given.graph)
+        as_given, given = given, for_compiler(precision, given, scratch)
+        graph = plain if given is as_given else load_graph(given.graph)
         question = (
             *(graph_sha256(given.graph), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(paths.code)),
             *(rescue, precision, dialect.model_dump(), keep.model_dump(), how.scores),

@@ -1,4 +1,4 @@
-"""What makes a compiler get a graph right, and the evidence: of one version of the compiler, on one device. The stages
+"""Record what makes a compiler get a graph right, with the evidence, for one version and one device. The stages
 that follow it import this file, and nothing of how it is found."""
 
 from collections.abc import Iterable

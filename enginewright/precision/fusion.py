@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -91,8 +92,7 @@ def _free_weights(node: ir.Node) -> None:
 def _free_activation(graph: ir.Graph, dequantize: ir.Node, kept: Collection[str]) -> None:
     """Let each number be changed as it is, and rounded after that alone. The product before it writes no bytes then,
     which some of TensorRT 10.6's cannot: "weightsPtr.h: type() == expectedDataType<T>()", behind a sigmoid on an H200.
-    ModelOpt rounds for all readers of a tensor, also those that are kept, and what only moves numbers to those.
-    """
+    ModelOpt rounds for all readers of a tensor, also those that are kept, and what only moves numbers to those."""
     pair, readers = pair_before(dequantize.outputs[0]), _readers(dequantize)
 
     def reads_floats(node: ir.Node) -> bool:
@@ -100,10 +100,15 @@ def _free_activation(graph: ir.Graph, dequantize: ir.Node, kept: Collection[str]
         return node.op_type in ACTIVATIONS or node.name in kept or moves
 
     if pair and pair.exact.const_value is None and readers and all(map(reads_floats, readers)):
-        ir.convenience.replace_all_uses_with(dequantize.outputs[0], pair.exact)
-        graph.remove(dequantize, safe=True)
-        if not _readers(pair.quantize):
-            graph.remove(pair.quantize, safe=True)
+        _remove(graph, pair)
+
+
+def _remove(graph: ir.Graph, pair: Pair) -> None:
+    """Let the readers of what is rounded read it as it is. Others may read the bytes by another node."""
+    ir.convenience.replace_all_uses_with(pair.dequantize.outputs[0], pair.exact)
+    graph.remove(pair.dequantize, safe=True)
+    if not _readers(pair.quantize):
+        graph.remove(pair.quantize, safe=True)
 
 
 def _is_rounded(value: ir.Value | None) -> bool:
@@ -120,8 +125,7 @@ def _free_sum(graph: ir.Graph, node: ir.Node) -> None:
     if _leads_to_bytes(node):
         own = [pair for pair in own if _ends_product(pair.exact)][:1] if all(pairs) else []
     for pair in own:
-        ir.convenience.replace_all_uses_with(pair.dequantize.outputs[0], pair.exact)
-        graph.remove((pair.dequantize, pair.quantize), safe=True)
+        _remove(graph, pair)
 
 
 def _scales_of_concats(graph: ir.Graph) -> list[set[ir.Value]]:
@@ -146,6 +150,11 @@ def _pair(value: ir.Value | None) -> Pair | None:
     """Return the nodes that round this operand, if it is an activation."""
     pair = pair_before(value)
     return pair if pair and pair.exact.const_value is None else None
+
+
+def nodes_reading_bytes(model: onnx.ModelProto) -> set[str]:
+    """Return the names of the nodes that read activations which were rounded."""
+    return {node.name or "" for node in ir.from_proto(model).graph if any(map(_pair, node.inputs))}
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:

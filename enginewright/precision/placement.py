@@ -136,7 +136,7 @@ def ends_of_attention(model: onnx.ModelProto, products: Collection[str]) -> list
     """Return the names of the products that weigh values by the scores which these products compute. TensorRT fuses
     both products of an attention, or none."""
     found = []
-    for node in as_ir(model).graph:
+    for node in ir.from_proto(model).graph:
         before = node.inputs[0] if node.op_type == "MatMul" and any(map(_are_shares, node.inputs)) else None
         while before is not None and (maker := before.producer()) is not None and maker.op_type != "MatMul":
             before = maker.inputs[0]

@@ -240,17 +240,6 @@ def _require_usable_scales(model: ir.Model) -> None:
                 )
 
 
-def nodes_reading_bytes(made: onnx.ModelProto) -> set[str]:
-    """Return the names of the nodes that read activations which were rounded."""
-    constants = {each.name for each in made.graph.initializer}
-    quantize, dequantize = (
-        [node for node in made.graph.node if node.op_type == name] for name in ("QuantizeLinear", "DequantizeLinear")
-    )
-    rounded = {node.output[0] for node in quantize if node.input[0] not in constants}
-    back = {node.output[0] for node in dequantize if node.input[0] in rounded}
-    return {node.name for node in made.graph.node if back.intersection(node.input)}
-
-
 def activations(source: onnx.ModelProto) -> list[str]:
     """Return the names of all that a graph reads and computes."""
     inputs = [tensor.name for tensor in graph_inputs(source.graph)]

@@ -113,7 +113,7 @@ def _digest_of_subject(params: Params, users_code: UsersCode) -> str:
     return sha256_of([what_is_measured(params), content])
 
 
-# What to take.
+# Choose what to take.
 
 
 class Offer(NamedTuple):

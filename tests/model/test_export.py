@@ -104,7 +104,7 @@ def test_text_and_its_mask_are_exported_under_any_names(model):
 
 
 def test_attention_with_a_learned_mask_and_a_pooling_of_channels_that_come_last():
-    """As T5, which takes a view of the attention, and ConvNeXt have them."""
+    """T5, which takes a view of the attention, has the one, and ConvNeXt the other."""
 
     class Network(nn.Module):
         def __init__(self):

@@ -17,9 +17,9 @@ from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.precision import quantize as quantize_module
 from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.floats import nodes_beyond_int8
-from enginewright.precision.fusion import mend_fusions
+from enginewright.precision.fusion import mend_fusions, nodes_reading_bytes
 from enginewright.precision.placement import arithmetic_nodes, ends_of_attention
-from enginewright.precision.quantize import nodes_reading_bytes, quantize
+from enginewright.precision.quantize import quantize
 
 PRODUCTS = {"Conv", "Gemm", "MatMul"}
 # The activations that operators other than products read as bytes in int8. In fp8 only s does, a sum.

@@ -1,4 +1,4 @@
-"""What the report says of the most samples a second within a latency."""
+"""The report says how many samples a second an engine serves within a latency."""
 
 import pytest
 from support.findings import summary_of

@@ -80,7 +80,7 @@ def test_a_target_that_is_not_listed_is_refused(fleet):
         fleet.only(("h20",))
 
 
-# What to take.
+# Choose what to take.
 
 
 def answer(target, *speeds, precision="int8", verdict=PASSED):

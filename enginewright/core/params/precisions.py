@@ -136,7 +136,7 @@ DEFAULTS = {
     "mxfp8": _defaults("simplified", least=(0.995, 0.96), most=(0.1, 0.01), **REST),
     # Calibrated for the scale of each tensor's scales. 4 bits, half of fp8's, lost 6e-2 to 9e-2, and kept 97 %.
     "nvfp4": _defaults("calibrated", least=(0.96, 0.93), most=(0.3, 0.02), **REST),
-    # As int8. It keeps what those keep that it is mixed of.
+    # It has the thresholds of int8, and keeps what the precisions keep that it mixes.
     "best": _defaults("mixed", least=(0.99, 0.97), most=(0.15, 0.01)),
 }
 

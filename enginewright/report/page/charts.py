@@ -102,7 +102,7 @@ def _row(picture: Picture, row: Row, scale: Scale, middle: float) -> None:
 
 
 class Box(NamedTuple):
-    """What is drawn at a place, or beside it: from so many pixels across to so many, half its height up and down."""
+    """Hold what is drawn at or beside a place: from so many pixels across to so many, half its height up and down."""
 
     x: float  # as a share of the width
     y: float  # in pixels
