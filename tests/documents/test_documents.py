@@ -372,7 +372,7 @@ def test_the_document_of_all_parameters_is_that_of_the_code():
     spec = importlib.util.spec_from_file_location("parameters", ROOT / "docs/parameters.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    known = (ROOT / "docs/parameters.md").read_text()
+    known = (ROOT / "docs/reference/parameters.md").read_text()
     assert known == module.document(), "run `python docs/parameters.py`"
     names = set(re.findall(r"^\| `([^`]+)`", known, re.MULTILINE))
     by_precision = ("precisions.", "search.", "mix.")

@@ -1,4 +1,4 @@
-"""The examples of docs/bring-your-own-model.md, from the samples to the gate."""
+"""The examples of docs/how-to/models.md, from the samples to the gate."""
 
 import sys
 from pathlib import Path

@@ -11,7 +11,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks/README.md",
-    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(path for path in ROOT.glob("docs/**/*.md") if "results" not in path.parts),
 ]
 PROGRAMS = ("make", "dvc", "enginewright", "python", "pip", "git", "bash", "sed")
 FENCE = re.compile(
