@@ -90,7 +90,7 @@ def project(tmp_path, monkeypatch):
     return small_project(tmp_path, monkeypatch, PRECISION)
 
 
-def example(kind, words, document="bring-your-own-model"):
+def example(kind, words, document="models"):
     """Return the document's block that holds these words."""
     (text,) = (block.text for block in blocks(kind) if block.document.stem == document and words in block.text)
     return text
