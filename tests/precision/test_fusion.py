@@ -1,4 +1,4 @@
-"""NVIDIA's rules on Q/DQ nodes, held against what is written for TensorRT: docs/reference/precisions.md has a table."""
+"""NVIDIA's rules on Q/DQ nodes, held against what is written for TensorRT: docs/explanation/int8.md has a table."""
 
 import re
 from collections import Counter

@@ -69,7 +69,7 @@ class Params(Section):
     search: dict[PrecisionName, SearchParams] = Field(default={})
     """by precision: the layers that must stay in floating point, for it to keep its thresholds"""
     mix: dict[PrecisionName, MixParams] = Field(default={})
-    """for the precision best, see docs/reference/precisions.md"""
+    """for the precision best, see docs/explanation/best.md"""
     precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
     """the precisions to make; without any, fp32, fp16, bf16 and int8"""
     build: BuildParams = BuildParams()
