@@ -60,7 +60,7 @@ def unsynced(lines: Iterable[str], root: Path) -> Iterator[str | None]:
 
 
 def lose_what_dvc_wrote(root: Path) -> None:
-    """Empty each file of DVC, as the worst power cut does, and delete its cache, see docs/explanation/reliability.md."""
+    """Empty each file of DVC, as the worst power cut does, and delete its cache: docs/explanation/reliability.md."""
     shutil.rmtree(root / ".dvc/cache")
     for file in (root / ".dvc/tmp").rglob("*"):
         if file.is_file():
