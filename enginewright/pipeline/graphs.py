@@ -13,7 +13,7 @@ from enginewright.core.files import ENGINES, new_folder, scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import Keep, rescues_of
 from enginewright.core.text import first_few
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import Feeds, save_arrays
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
@@ -24,7 +24,7 @@ from enginewright.precision.cure import CURE, Cures
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.islands import changed
-from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, write_rounded
+from enginewright.precision.records import MIX, RESCUE, ROUNDED, SEARCH, Mix
 from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 
 
@@ -56,7 +56,7 @@ def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None
             for file in attempts.folder.iterdir():
                 shutil.copyfile(file, unfinished / file.name)
         if best.rounded:
-            write_rounded(best.rounded, unfinished)
+            save_arrays(unfinished / ROUNDED, best.rounded)
     print(f"{precision}: {record.in_words()}")
 
 

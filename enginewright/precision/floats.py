@@ -153,11 +153,8 @@ def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
 def nodes_adding_scattered(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
     network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
-
-    def reduces(node: onnx.NodeProto) -> bool:
-        return any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
-
-    return [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND") and reduces(node)]
+    scattering = [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND")]
+    return [node for node in scattering if any(a.name == "reduction" and a.s != b"none" for a in node.attribute)]
 
 
 RECURRENT = ("GRU", "LSTM", "RNN")

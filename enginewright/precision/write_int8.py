@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginewright.core.facts import PRECISIONS
+from enginewright.data.feeds import TINY
 from enginewright.graph.onnx_file import OLDEST_OPSET, at_opset
 from enginewright.graph.passes.find import Inserter, remove_unused
 from enginewright.graph.shapes import as_ir
@@ -21,7 +22,6 @@ LARGEST = PRECISIONS["int8"].largest
 LEVELS = 255  # the steps of a byte
 MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, SiLU and GELU return
 SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
-TINY = 1e-12
 SMALLEST_CHANNEL = 0.01  # of the largest
 FIRST_OF_FLOATS = 19  # the first opset of Q/DQ nodes of float16 and float8
 
