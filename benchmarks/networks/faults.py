@@ -304,7 +304,7 @@ def cure_one(name: str) -> None:
     largest = max(len(next(iter(run.values()))) for run in runs)
     build = params.build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=largest, max=largest))})
     machine = describe_machine("openvino")
-    trials = Trials(machine, build, params.inference, lambda *both: both, runs, LIMIT, seconds=300)
+    trials = Trials(machine, build, params.inference, lambda *both: both, runs, LIMIT, seconds=300, most=100)
     with tempfile.TemporaryDirectory() as scratch, redirect_stdout(sys.stderr):
         engine, graph = Path(scratch), Path(scratch) / "model.onnx"
         try:

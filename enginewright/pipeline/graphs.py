@@ -120,8 +120,7 @@ def cured_graph(precision: str, graph: onnx.ModelProto, cures: Path, followed: P
     if (cure := Cures.read(cures).by_precision.get(precision)) is None:
         return graph
     if (cured := changed(graph, cure.change)) is None:
-        again = f"run `enginewright cure {ENGINES / precision}` again"
-        print(f"{precision}: it is no longer the graph that was cured: {again}")
+        print(f"{precision} is no longer the graph that was cured: run `enginewright cure {ENGINES / precision}` again")
         return graph
     cure.write(followed)
     print(f"{precision}: {cure.in_words()}")
