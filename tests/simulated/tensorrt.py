@@ -440,7 +440,7 @@ class Builder(Simulated, real=trt.Builder):
             "stripped": config.get_flag(trt.BuilderFlag.STRIP_PLAN),
             "streaming": config.get_flag(trt.BuilderFlag.WEIGHT_STREAMING),
         }
-        content = parser._content
+        content = _with_wrong_sums(parser._content) if failing("wrong_sums") else parser._content
         if config.get_flag(trt.BuilderFlag.STRIP_PLAN):
             content = _without_weights(content)
         if config._cache:
@@ -481,6 +481,29 @@ def _without_weights(content: bytes) -> bytes:
     for tensor in _refittable(model.graph):
         for values in ("raw_data", "float_data", "int32_data"):
             tensor.ClearField(values)
+    return model.SerializeToString()
+
+
+def _with_wrong_sums(content: bytes) -> bytes:
+    """Compute no number where a sum takes what a product of rounded numbers makes: 10.6 does so on an H200, in fp8 that
+    is beyond float16."""
+    model = onnx.load_model_from_string(content)
+    nodes, written = list(model.graph.node), list[onnx.NodeProto]()
+    makers = {name: node for node in nodes for name in node.output}
+    added = {name for node in nodes if node.op_type == "Add" for name in node.input}
+    for node in nodes:
+        written.append(node)
+        source = makers.get(node.input[0]) if node.op_type in ("Conv", "Gemm", "MatMul") else None
+        if source is not None and source.op_type == "DequantizeLinear" and node.output[0] in added:
+            name, node.output[0] = node.output[0], f"{node.output[0]}.right"
+            for kind, source, target in (
+                ("Abs", "right", ".size"),
+                ("Neg", "size", ".negative"),
+                ("Log", "negative", ""),
+            ):
+                written.append(onnx.helper.make_node(kind, [f"{name}.{source}"], [f"{name}{target}"]))
+    del model.graph.node[:]
+    model.graph.node.extend(written)
     return model.SerializeToString()
 
 
