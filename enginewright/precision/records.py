@@ -5,7 +5,7 @@ from pathlib import Path
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import Record, sha256
-from enginewright.core.params.precisions import Keep, RescueName
+from enginewright.core.params.precisions import Keep, RescueName, Rest
 from enginewright.core.text import counted, first_few, in_one_line
 from enginewright.data.feeds import load_arrays
 from enginewright.precision.write_int8 import Rounded
@@ -109,6 +109,7 @@ class Search(Record):
     samples: tuple[int, int, int]  # those to measure layers by, to check sets of layers by, and to judge the answer by
     path: tuple[Step, ...]  # in the order in which they were tried
     spared: tuple[str, ...]  # the answer, in the order of their worth
+    rest: Rest | None = None  # the type of the rest, if it must be another than the compiler's
 
     @property
     def chosen(self) -> Step:
