@@ -997,9 +997,11 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             if axis.dim_param
         }
         sizes = [axis.dim_value or known.get(axis.dim_param, -1) for axis in _axes(tensors[name])]
-        if -1 in sizes and self.all_binding_shapes_specified:
+        is_unknown = not tensors[name]._proto.type.tensor_type.HasField("shape")
+        if (is_unknown or -1 in sizes) and self.all_binding_shapes_specified:
             inferred = _inferred(self._engine._model, self._shapes, self._values(), name)
-            sizes = [more if size == -1 else size for size, more in zip(sizes, inferred, strict=True)]
+            known = [-1] * len(inferred) if is_unknown else sizes
+            sizes = [more if size == -1 else size for size, more in zip(known, inferred, strict=True)]
         if failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT:
             sizes[0] += 1
         return trt.Dims(sizes)
