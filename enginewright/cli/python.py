@@ -1,5 +1,5 @@
-"""Hold what `import enginewright` has, as docs/python.md shows it: open an engine, build one without a project, read a
-report, compare two runs."""
+"""Hold what `import enginewright` has, as docs/reference/python.md shows it: open an engine, build one without a
+project, read a report, compare two runs."""
 
 import atexit
 import copy

@@ -257,7 +257,7 @@ def time_layers(
 
 
 # Measure a contender in a process of its own: its peak memory and, on a GPU, an engine's compute time. A process that
-# holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/measurements.md.
+# holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/explanation/measuring.md.
 
 FIRST_CALLS = 3
 Found = TypeVar("Found")

@@ -2,7 +2,7 @@
 
 Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 6 if there are too few samples to be
 sure of a threshold, where validation.must_be_sure asks for it; 4 if neither, but the machine, or PyTorch, was not as in
-the good run; 1 on an error. docs/ci.md tells more.
+the good run; 1 on an error. docs/how-to/nightly.md tells more.
 """
 
 import argparse

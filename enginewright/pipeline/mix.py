@@ -68,9 +68,8 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
         described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
         build_engine(described, compiled_for, build, engine)
 
-    search = (
-        paths.converted / "int8" / SEARCH
-    )  # which has shaped the int8 graph, so that its parts in a mix are its own
+    # What has shaped the int8 graph, so that its parts in a mix are its own.
+    search = paths.converted / "int8" / SEARCH
     rescue = paths.rescued if search.exists() else None
     given = in_dialect.open_rescued(paths.simplified, paths.calibrated, rescue, samples, dialect, keep)
     given = in_dialect.spare_searched(given, search, paths.rescued) if search.exists() else given

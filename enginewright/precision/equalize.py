@@ -2,7 +2,7 @@
 
 A tensor has one scale for all channels, so that those with small numbers get few of the 256 steps; weights have one for
 each output channel. Between convolutions this is called cross-layer equalization, behind a normalization SmoothQuant.
-docs/precisions.md says why no library does it here.
+onnxsim's equalization knows no depthwise convolutions, and NNCF's SmoothQuant leaves Mul nodes in graphs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

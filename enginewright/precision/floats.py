@@ -290,7 +290,7 @@ def doubt_in_words(precision: str, left: Iterable[Left]) -> str | None:
         return None
     return (
         f"{precision} keeps {operations:.0%} of the operations in floats, and may be no faster than fp32: "
-        "the precision best mixes both and takes what is faster, see docs/precisions.md"
+        "the precision best mixes both and takes what is faster, see docs/explanation/best.md"
     )
 
 

@@ -47,7 +47,7 @@ def project(tmp_path, tiny_onnx, build, manifest, samples, monkeypatch):
 
 
 def cure(folder=ENGINE):
-    return run(Namespace(engine=folder, seconds=60.0))
+    return run(Namespace(engine=folder, seconds=60.0, builds=60))
 
 
 def test_an_engine_that_is_right_needs_none(project, capsys):
@@ -62,7 +62,7 @@ def test_what_is_found_is_followed_where_it_fits_and_named_where_not(project, ca
     project()
     assert cure() == 0
     found = Cure.read(FOUND)
-    assert (found.change.nodes, found.operations) == (("conv2",), ("Conv",))
+    assert (found.change.nodes, found.remedies[0].operations) == (("conv2",), ("Conv",))
     assert f"int8: {found.in_words()}\n{FOUND} has it: commit it, and run `dvc repro`\n" in capsys.readouterr().out
     here, fitting = describe_machine("onnxruntime"), tmp_path / "cures.json"
     later = here.model_copy(update={"runtime_version": "9.9"})
@@ -81,4 +81,4 @@ def test_what_is_found_is_followed_where_it_fits_and_named_where_not(project, ca
     graph.graph.node[0].name = "renamed"
     del graph.graph.node[:]
     assert cured_graph("int8", graph, fitting, CONVERTED / CURE) is graph
-    assert "it is no longer the graph that was cured" in capsys.readouterr().out
+    assert "int8 is no longer the graph that was cured" in capsys.readouterr().out

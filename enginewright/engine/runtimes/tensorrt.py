@@ -178,7 +178,7 @@ class TensorRT(Library):
             parser.set_flag(trt.OnnxParserFlag.ENABLE_PLUGIN_OVERRIDE)
         if not parser.parse_from_file(str(onnx)):
             why = self.with_advice(nvidia.errors_of(parser)) or self.why()
-            raise EnginewrightError(f"{self.title} cannot read {onnx}: {why}")
+            raise CompilerError(f"{self.title} cannot read {onnx}: {why}")
         return parser
 
     def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
