@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PRECISIONS, PrecisionName
+from enginewright.core.facts import PrecisionName
 from enginewright.core.files import scratch_folder, sha256
 from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import Rest
@@ -17,7 +17,7 @@ from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
-from enginewright.precision.calibration.cache import Calibration, kept_answers, require_tensors
+from enginewright.precision.calibration.cache import Calibration, kept_answers
 from enginewright.precision.calibration.calibrate import ranges_without
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
@@ -36,12 +36,13 @@ from enginewright.precision.in_dialect import (
     is_written_here,
     open_rescued,
     quantize_in_dialect,
+    rounding_of,
     value_ranges,
 )
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
 from enginewright.precision.records import Search, SearchedLayer, digest_of
-from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
-from enginewright.precision.write_int8 import tensors_in_int8, write_int8
+from enginewright.precision.search import Journal, LayerTrial, find_spared, running_on
+from enginewright.precision.write_int8 import Rounding, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
 
@@ -81,7 +82,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
         )
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*question, cluster and cluster.threads)
-        rounding = _rounding(precision, graph, given, measured)
+        rounding = rounding_of(precision, given, graph)
         there = running_on(cluster, graph, scratch) if cluster else None
         convert = _converter(precision, given, graph, rounding)
         layers = arithmetic_nodes(graph, rounding.kept)
@@ -91,8 +92,9 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
             layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
         work = shares_of_work(graph, layers, given.sample)
         unseen = [
-            (part, _converter(precision, given._replace(ranges=by), graph, _rounding(precision, graph, given, by)))
+            (part, _converter(precision, given._replace(ranges=by), graph, rounding._replace(ranges=bounds)))
             for part, by in _without(plain, measured, samples, journal)
+            for bounds in (value_ranges(by, dialect),)
         ]
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
@@ -142,21 +144,10 @@ def _without(
     return [(part, Calibration(**each)) for part, each in zip(parts, found, strict=True)]
 
 
-def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
-    """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
-    kept = given.kept(precision, graph)
-    require_tensors(given.ranges, tensors_in_int8(graph, kept, given.dialect.exact_sums))
-    largest = given.dialect.largest_weight if precision == "int8" else PRECISIONS[precision].largest
-    ranges, exact_sums = value_ranges(without, given.dialect), given.dialect.exact_sums
-    return Rounding(ranges, kept, largest, given.rounded, precision, exact_sums)
-
-
 def _converter(
     precision: str, given: Ingredients, graph: onnx.ModelProto, rounding: Rounding
 ) -> Callable[[Collection[str]], onnx.ModelProto]:
     """Return what writes the graph with some layers spared, as it will be converted."""
     if is_written_here(precision, given.keep, given.dialect):
-        return lambda spared: write_int8(
-            graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded, rounding.exact_sums
-        )
+        return lambda spared: write_int8(graph, rounding.sparing(spared))
     return lambda spared: quantize_in_dialect(precision, given._replace(spared=(*given.spared, *spared)))[0]
