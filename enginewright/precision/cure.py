@@ -3,10 +3,9 @@ that follow it import this file, and nothing of how it is found."""
 
 from collections.abc import Iterable
 
-from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import Record
 from enginewright.core.text import counted, first_few
-from enginewright.engine.machine import Machine
+from enginewright.engine.machine import FoundHere
 
 CURE = "cure.json"  # beside a graph that is cured
 
@@ -29,29 +28,18 @@ class Change(Record):
         return self.model_copy(update={"nodes": tuple(nodes)})
 
 
-class Cure(Record):
+class Cure(FoundHere):
     """cures/PRECISION.json. A graph that was refused, and so has no engine, has no error and no times before."""
 
     precision: str
     change: Change
     operations: tuple[str, ...]  # the types of the nodes
-    runtime: str
-    runtime_version: str
-    device_name: str
     error: float | None  # of the engine beside its graph; None, too, if its outputs are no numbers
     error_cured: float
     batch: int  # of the race
     milliseconds: tuple[float, float] | None  # of the engine, and of the cured one
     speed: tuple[float, float, float] | None  # of the cured one, where the engine's is 1: the middle, low and high
     builds: int
-
-    @property
-    def found_with(self) -> str:
-        return f"{RUNTIMES[self.runtime].title} {self.runtime_version} on {self.device_name}"
-
-    def fits(self, here: Machine) -> bool:
-        """Tell whether it was found with this compiler and this version on this device."""
-        return all(getattr(self, name) == getattr(here, name) for name in ("runtime", "runtime_version", "device_name"))
 
     def in_words(self) -> str:
         """Return what was wrong, what cures it, and what that costs, in one sentence without its stop."""

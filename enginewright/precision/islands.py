@@ -5,7 +5,6 @@ from collections.abc import Collection
 import onnx
 from onnx import TensorProto, helper
 
-from enginewright.graph.data_apart import bodies_of
 from enginewright.graph.passes import apply_passes, changed_by
 from enginewright.graph.passes.find import remove_unused
 from enginewright.graph.shapes import shapes_of
@@ -14,7 +13,6 @@ from enginewright.precision.in_dialect import REWRITES, UNKNOWN
 
 SPELLINGS = {each.__name__: each for each in (*(each for few in REWRITES.values() for each in few), *UNKNOWN.values())}
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-NO_LAYERS = {"QuantizeLinear", "DequantizeLinear", "Cast"}
 
 
 def changed(model: onnx.ModelProto, change: Change) -> onnx.ModelProto | None:
@@ -26,21 +24,12 @@ def changed(model: onnx.ModelProto, change: Change) -> onnx.ModelProto | None:
     return None
 
 
-def layers_to_keep(model: onnx.ModelProto, in_float32: bool) -> tuple[str, ...]:
-    """Return the nodes that an island changes: those that read what is rounded to bytes, or with `in_float32` has 16
-    bits."""
-    before, halves = _low(model, in_float32)
-    nodes = [node for node in model.graph.node if node.name and node.op_type not in NO_LAYERS and not node.domain]
-    low = before.keys() | halves.keys()
-    return tuple(node.name for node in nodes if not low.isdisjoint(node.input) and not any(bodies_of(node)))
-
-
 def with_island(model: onnx.ModelProto, nodes: Collection[str], in_float32: bool) -> onnx.ModelProto:
     """Return the graph in which these nodes read what others read rounded as it was before; with `in_float32` they
     compute in float32, and hand that on among themselves. Leave `model` as it is."""
     island = onnx.ModelProto()
     island.CopyFrom(model)
-    (before, halves), written, wide = _low(island, in_float32), list[onnx.NodeProto](), dict[str, str]()
+    (before, halves), written, wide = low_tensors(island, in_float32), list[onnx.NodeProto](), dict[str, str]()
     for node in island.graph.node:
         for place, name in enumerate(node.input if node.name in nodes else ()):
             name = before.get(name, name)
@@ -62,7 +51,7 @@ def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
     return helper.make_node("Cast", [source], [target], f"{target}.cast", to=to)
 
 
-def _low(model: onnx.ModelProto, in_float32: bool) -> tuple[dict[str, str], dict[str, int]]:
+def low_tensors(model: onnx.ModelProto, in_float32: bool) -> tuple[dict[str, str], dict[str, int]]:
     """Return what each rounded activation was before it was rounded; and the types of the tensors in 16 bits, if these
     count."""
     graph = shapes_of(model).graph

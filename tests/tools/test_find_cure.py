@@ -14,8 +14,8 @@ from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.params.build import BenchmarkParams, InferenceParams, Profile, Range
 from enginewright.engine.runtimes import describe_machine
 from enginewright.precision.cure import Change
-from enginewright.precision.islands import changed, layers_to_keep, with_island
-from tools.cure.find_cure import Trials, fewest, find_change, find_cure
+from enginewright.precision.islands import changed, with_island
+from tools.cure.find_cure import Trials, fewest, find_change, find_cure, layers_to_keep
 
 WIDTH, LAYERS, LIMIT = 16, 12, 0.05
 # The type of the graph; what the compiler makes of a node in that type; and at how many places.

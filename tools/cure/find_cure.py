@@ -24,15 +24,17 @@ from enginewright.data.feeds import Feeds, Outputs
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import Session, load_runtime
 from enginewright.graph.as_written import run_as_written
+from enginewright.graph.data_apart import bodies_of
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.agreement import compare
 from enginewright.measure.race import race_engines
 from enginewright.measure.timing import Bind, whole_machine
 from enginewright.precision.cure import Change, Cure
-from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep
+from enginewright.precision.islands import SPELLINGS, changed, low_tensors
 
 LEVELS = (2, 4)  # of optimization, beside 3, TensorRT's own
+NO_LAYERS = {"QuantizeLinear", "DequantizeLinear", "Cast"}
 AS_BUILT, CURED = "as built", "cured"
 
 
@@ -162,6 +164,15 @@ def find_change(model: onnx.ModelProto, trials: Trials) -> Change:
         else f"no cure was found in {spent}: the engine stays wrong with all layers in high precision, and with each "
         "other spelling that is known; `enginewright reduce` finds the nodes, to report them"
     )
+
+
+def layers_to_keep(model: onnx.ModelProto, in_float32: bool) -> tuple[str, ...]:
+    """Return the nodes that an island changes: those that read what is rounded to bytes, or with `in_float32` has 16
+    bits."""
+    before, halves = low_tensors(model, in_float32)
+    nodes = [node for node in model.graph.node if node.name and node.op_type not in NO_LAYERS and not node.domain]
+    low = before.keys() | halves.keys()
+    return tuple(node.name for node in nodes if not low.isdisjoint(node.input) and not any(bodies_of(node)))
 
 
 def fewest(nodes: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> Sequence[str]:
