@@ -1133,8 +1133,12 @@ def _compute(engine, shapes, addresses, values) -> None:
     """Compute from device memory into device memory. The stream calls this when it is waited for."""
     session = engine._session
     feeds = _feeds(engine, shapes, addresses, values)
-    names = [output.name for output in session.get_outputs()]
+    names, settings = [output.name for output in session.get_outputs()], engine._settings
+    is_tuned = settings["optimization_level"] == 4 or settings["max_aux_streams"] == 0
+    time.sleep(0.005 * (failing("slow_untuned") and not is_tuned))
     for name, computed in zip(names, session.run(names, feeds), strict=True):
+        if failing("wrong_tuned") and settings["max_aux_streams"] == 0:
+            computed = computed * np.nan
         target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
         written = computed.size - failing("unwritten_output")
         target[:written] = computed.reshape(-1)[:written]
