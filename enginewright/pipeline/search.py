@@ -22,6 +22,7 @@ from enginewright.precision.calibration.calibrate import ranges_without
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import (
+    Left,
     doubt_in_words,
     floats_in_words,
     left_in_floats,
@@ -40,7 +41,7 @@ from enginewright.precision.in_dialect import (
     value_ranges,
 )
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
-from enginewright.precision.records import Search, SearchedLayer, digest_of
+from enginewright.precision.records import Search, SearchedLayer, Step, digest_of
 from enginewright.precision.search import Journal, LayerTrial, find_spared, running_on
 from enginewright.precision.write_int8 import Rounding, write_int8
 from enginewright.targets.ray_cluster import open_cluster
@@ -59,9 +60,25 @@ class SearchPaths(NamedTuple):
     found: Path
 
 
-def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None) -> None:
-    """Write which layers are spared, what each loses alone, and which sets were tried. Where the thresholds are broken
-    with all layers in float16, what that cannot hold breaks them: search again with the rest in float32."""
+def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None:
+    """Write which layers are spared, what each loses alone, and which sets were tried."""
+    record, floats, too_large = _search(params, precision, paths)
+    if too_large:
+        print(f"{precision} with all layers in fp16, {too_large.in_words()}, so what is not in {precision} is in fp32")
+        record, floats, _ = _search(params, precision, paths, "fp32")
+    record.write(paths.found)
+    print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
+    if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
+        print(doubt)
+    if Dialect.read(paths.dialect).compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
+        print(smaller)
+
+
+def _search(
+    params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None
+) -> tuple[Search, tuple[Left, ...], Step | None]:
+    """Search with the rest in the compiler's type, or in another. Return what was found, what stays in floats, and what
+    all layers lose in float16, if that alone breaks the thresholds: there is something that float16 cannot hold."""
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     keep = params.precisions[precision].keep
     keep = keep.model_copy(update={"rest": rest}) if rest else keep
@@ -100,10 +117,6 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
         trial = LayerTrial(checks, rounding, convert, scratch, cluster, unseen)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
-        last = answer.path[-1]
-        if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:
-            print(f"{precision} with all layers in fp16, {last.in_words()}, so what is not in {precision} is in fp32")
-            return search(params, precision, paths, "fp32")
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
@@ -120,12 +133,9 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
         spared=answer.spared,
         rest=rest,
     )
-    record.write(paths.found)
-    print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
-    if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
-        print(doubt)
-    if dialect.compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
-        print(smaller)
+    last, in_fp16 = answer.path[-1], rest is None and keep.rest == "auto" and given.rest == "fp16"
+    is_too_large = in_fp16 and last.spared == len(layers) > 0 and not last.is_promised
+    return record, floats, last if is_too_large else None
 
 
 def _without(
