@@ -58,7 +58,7 @@ class Checks:
             else {name: values[: len(looked_at)] for name, values in known.items()}
         )
         self._sizes = _sizes(self._outputs)
-        picked = looked_at[_spread(self._sizes, chosen)]
+        self.picked = picked = np.unique(looked_at[_spread(self._sizes, chosen)])
         others = np.setdiff1d(looked_at, picked) if len(looked_at) > chosen else picked
         self._judging = looked_at[:JUDGING]
         first = others[_spread(self._sizes[others], FIRST)]  # which show most, as they are of all sizes
