@@ -1,4 +1,4 @@
-"""Reduce every fault of docs/zoo.md that this machine can show, without its cure: nodes left, and seconds.
+"""Reduce every fault of docs/evidence/results.md that this machine can show, without its cure: nodes left, and seconds.
 
     python benchmarks/networks/faults.py                             # the graphs of FAULTS
     python benchmarks/networks/faults.py "pool" densenet121:int8     # those whose names begin so, and a whole network
@@ -304,7 +304,7 @@ def cure_one(name: str) -> None:
     largest = max(len(next(iter(run.values()))) for run in runs)
     build = params.build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=largest, max=largest))})
     machine = describe_machine("openvino")
-    trials = Trials(machine, build, params.inference, lambda *both: both, runs, LIMIT, seconds=300)
+    trials = Trials(machine, build, params.inference, lambda *both: both, runs, LIMIT, seconds=300, most=100)
     with tempfile.TemporaryDirectory() as scratch, redirect_stdout(sys.stderr):
         engine, graph = Path(scratch), Path(scratch) / "model.onnx"
         try:

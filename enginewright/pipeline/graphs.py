@@ -13,18 +13,19 @@ from enginewright.core.files import ENGINES, new_folder, scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import Keep, rescues_of
 from enginewright.core.text import first_few
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import Feeds, save_arrays
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginewright.graph.pixels import take_pixels
 from enginewright.precision import in_dialect
+from enginewright.precision.cast import CALIBRATION_BATCH
 from enginewright.precision.cure import CURE, Cures
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.islands import changed
-from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, write_rounded
+from enginewright.precision.records import MIX, RESCUE, ROUNDED, SEARCH, Mix
 from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 
 
@@ -56,7 +57,7 @@ def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None
             for file in attempts.folder.iterdir():
                 shutil.copyfile(file, unfinished / file.name)
         if best.rounded:
-            write_rounded(best.rounded, unfinished)
+            save_arrays(unfinished / ROUNDED, best.rounded)
     print(f"{precision}: {record.in_words()}")
 
 
@@ -97,15 +98,13 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
         else:
             copy_graph(plan.graph, unfinished)
         if plan.made_as != "fp32":
-            graph = in_precision(precision, plan, target, samples.cycled(1), dialect)
+            graph = in_precision(precision, plan, target, samples.cycled(CALIBRATION_BATCH), dialect)
             save_graph(graph, target)
         whole = choose_in_graph(graph, BoxesInGraph.read(paths.boxes))
         whole = take_pixels(whole, samples.manifest.preprocessing, params.build.pixels)
+        whole = cured_graph(precision, whole, paths.cures, unfinished / CURE)
         if whole is not graph:
             graph = whole
-            save_graph(graph, target)
-        if (cured := cured_graph(precision, graph, paths.cures, unfinished / CURE)) is not graph:
-            graph = cured
             save_graph(graph, target)
         for name, answer in plan.answers.items():
             shutil.copyfile(answer, unfinished / name)
@@ -120,8 +119,7 @@ def cured_graph(precision: str, graph: onnx.ModelProto, cures: Path, followed: P
     if (cure := Cures.read(cures).by_precision.get(precision)) is None:
         return graph
     if (cured := changed(graph, cure.change)) is None:
-        again = f"run `enginewright cure {ENGINES / precision}` again"
-        print(f"{precision}: it is no longer the graph that was cured: {again}")
+        print(f"{precision} is no longer the graph that was cured: run `enginewright cure {ENGINES / precision}` again")
         return graph
     cure.write(followed)
     print(f"{precision}: {cure.in_words()}")
@@ -154,7 +152,8 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
 
 def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialect: Dialect) -> onnx.ModelProto:
     """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
-    facts, given, rest = PRECISIONS[plan.made_as], plan.given, in_dialect.rest_of(plan.keep, dialect)
+    facts, given = PRECISIONS[plan.made_as], plan.given
+    rest = given.rest if given else in_dialect.rest_of(plan.keep, dialect)
     if facts.block:
         ranges = given.ranges if given else None
         graph, in_blocks, high = in_dialect.write_blocks_in_dialect(

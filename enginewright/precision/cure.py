@@ -1,12 +1,8 @@
-"""Record what makes a compiler get a graph right, with the evidence, for one version and one device. The stages
-that follow it import this file, and nothing of how it is found."""
+"""Record what makes a compiler get a graph right, with the evidence, for one version and one device."""
 
-from collections.abc import Iterable
-
-from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import Record
 from enginewright.core.text import counted, first_few
-from enginewright.engine.machine import Machine
+from enginewright.engine.machine import FoundHere
 
 CURE = "cure.json"  # beside a graph that is cured
 
@@ -25,51 +21,44 @@ class Change(Record):
         kept = f"{first_few(self.nodes)} in {'float32' if self.in_float32 else 'floating point'}"
         return kept if self.nodes else other
 
-    def keeping(self, nodes: Iterable[str]) -> "Change":
-        return self.model_copy(update={"nodes": tuple(nodes)})
+
+class Remedy(Record):
+    change: Change
+    operations: tuple[str, ...]  # the types of the nodes
+    error: float  # of the engine beside its graph
+    milliseconds: float | None
+    speed: tuple[float, float, float] | None  # where the uncured engine's is 1: the middle, low and high
+
+    def in_words(self) -> str:
+        types = f" ({first_few(sorted({*self.operations}))})" if self.operations else ""
+        return f"{self.change.in_words()}{types}"
 
 
-class Cure(Record):
+class Cure(FoundHere):
     """cures/PRECISION.json. A graph that was refused, and so has no engine, has no error and no times before."""
 
     precision: str
-    change: Change
-    operations: tuple[str, ...]  # the types of the nodes
-    runtime: str
-    runtime_version: str
-    device_name: str
+    remedies: tuple[Remedy, ...]  # the fastest first
     error: float | None  # of the engine beside its graph; None, too, if its outputs are no numbers
-    error_cured: float
     batch: int  # of the race
-    milliseconds: tuple[float, float] | None  # of the engine, and of the cured one
-    speed: tuple[float, float, float] | None  # of the cured one, where the engine's is 1: the middle, low and high
+    milliseconds: float | None  # of the engine
     builds: int
 
     @property
-    def found_with(self) -> str:
-        return f"{RUNTIMES[self.runtime].title} {self.runtime_version} on {self.device_name}"
-
-    def fits(self, here: Machine) -> bool:
-        """Tell whether it was found with this compiler and this version on this device."""
-        return all(getattr(self, name) == getattr(here, name) for name in ("runtime", "runtime_version", "device_name"))
+    def change(self) -> Change:
+        return self.remedies[0].change
 
     def in_words(self) -> str:
         """Return what was wrong, what cures it, and what that costs, in one sentence without its stop."""
         was = "gave no numbers" if self.milliseconds else "was refused"
         wrong = was if self.error is None else f"differed from its graph by {self.error:.2g}"
-        which = f"{self.change.in_words()}{f' ({first_few(sorted({*self.operations}))})' if self.operations else ''}"
-        price = (
-            ""
-            if not (self.milliseconds and self.speed)
-            else (
-                f"; at batch {self.batch} it takes {self.milliseconds[1]:.3f} ms for {self.milliseconds[0]:.3f}, "
-                "{:.3f} ({:.3f} to {:.3f}) times the speed".format(*self.speed)
-            )
-        )
-        return (
-            f"by {self.found_with} it {wrong}, and with {which} it differs by {self.error_cured:.2g}{price}; found in "
-            f"{counted(self.builds, 'build')}"
-        )
+        (best, *others), price = self.remedies, ""
+        if best.speed:
+            price = f"; at batch {self.batch} it takes {best.milliseconds:.3f} ms for {self.milliseconds:.3f}, "
+            price += "{:.3f} ({:.3f} to {:.3f}) times the speed".format(*best.speed)
+        price += "".join(f"; {each.in_words()} takes {each.milliseconds:.3f} ms" for each in others)
+        right = f"with {best.in_words()} it differs by {best.error:.2g}{price}"
+        return f"by {self.found_with} it {wrong}, and {right}; found in {counted(self.builds, 'build')}"
 
 
 class Cures(Record):

@@ -16,7 +16,7 @@ from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.validate import spot_batches
 from enginewright.precision.cure import CURE
 from enginewright.tasks.choose import task_of
-from tools.cure.find_cure import Trials, find_cure
+from tools.cure.find_cure import Engine, Trials, find_cure
 
 EXAMPLES = """\
 examples:
@@ -25,16 +25,19 @@ examples:
 
 Compares the engine with its own graph, at the smallest batch, the largest and
 one between. If they differ by more than relative_error in the precision's
-thresholds, it builds the graph in other ways until the engine is right: with
-another spelling, then with the fewest nodes in high precision. What it finds
-is raced, and goes to cures/P.json: commit it, and run `dvc repro`. It is for
-this version of the compiler on this device. Exits 0, or 1 if nothing cures it."""
+thresholds, it builds the graph in other ways: with other spellings, then with
+the fewest nodes in high precision. All that make the engine right are raced,
+and go to cures/P.json, the fastest first: commit it, and run `dvc repro`. It
+is for this version of the compiler on this device. Exits 0, or 1 if nothing
+cures it."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
     add_engine(command)
     seconds = "how long to build, 300 if not given"
     command.add_argument("--seconds", type=number_above_zero, default=300, metavar="SECONDS", help=seconds)
+    most = "how many builds at most, 100 if not given"
+    command.add_argument("--builds", type=number_above_zero, default=100, metavar="N", help=most)
 
 
 def run(chosen: Namespace) -> int:
@@ -55,8 +58,8 @@ def run(chosen: Namespace) -> int:
     known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     feeds = feeds_for(samples, read_blueprint(graph, build))
-    trials = Trials(here, build, params.inference, task.comparable, feeds, limit, chosen.seconds)
-    if (converted / CURE).exists() and not (record and trials.error_of(folder, graph) <= limit):
+    trials = Trials(here, build, params.inference, task.comparable, feeds, limit, chosen.seconds, chosen.builds)
+    if (converted / CURE).exists() and not (record and trials.error_of(Engine(folder, graph)) <= limit):
         raise EnginewrightError(f"{folder} is wrong in spite of {kept_in}: delete that file, and run `dvc repro` first")
     cure = find_cure(precision, folder if record else None, graph, trials, params.benchmark)
     if cure:

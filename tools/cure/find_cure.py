@@ -1,16 +1,18 @@
-"""Find what cures an engine that differs from its own graph, and what that costs: build the graph in other ways, the
-cheapest first, until the engine is right, then with ever fewer nodes changed. No tensor becomes an output to be looked
-at, as that alone can change what a compiler fuses."""
+"""Find what cures an engine that differs from its own graph, and what that costs: build the graph in other ways, one of
+them an island of ever fewer nodes, and race all that are right. No tensor becomes an output to be looked at, as that
+alone can change what a compiler fuses."""
 
 import math
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -28,12 +30,26 @@ from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.agreement import compare
 from enginewright.measure.race import race_engines
+from enginewright.measure.records import EnginesRace
 from enginewright.measure.timing import Bind, whole_machine
-from enginewright.precision.cure import Change, Cure
+from enginewright.precision.cure import Change, Cure, Remedy
 from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep
 
 LEVELS = (2, 4)  # of optimization, beside 3, TensorRT's own
-AS_BUILT, CURED = "as built", "cured"
+AS_BUILT = "as built"
+
+
+class Engine(NamedTuple):
+    """An engine in a folder, and the graph that it was built from."""
+
+    folder: Path
+    graph: Path
+
+
+class Right(NamedTuple):
+    change: Change
+    engine: Engine
+    error: float
 
 
 @dataclass
@@ -47,41 +63,44 @@ class Trials:
     feeds: Sequence[Feeds]  # of several sizes: first those of a race, last the smallest
     limit: float  # of the relative error
     seconds: float
+    most: int  # builds
     builds: int = field(default=0, init=False)
-    error: float = field(default=math.inf, init=False)  # of the engine that was right last
     started: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def is_over(self) -> bool:
-        return time.monotonic() - self.started > self.seconds
+        return time.monotonic() - self.started > self.seconds or self.builds >= self.most
 
-    def is_right(self, model: onnx.ModelProto, change: Change) -> bool:
-        """Build the graph with a change, and say how that went. What begins in time ends; later nothing is right."""
+    def attempt(self, model: onnx.ModelProto, change: Change, scratch: Path) -> Right | None:
+        """Build the graph with a change, say how that went, and return what is right. What begins in time ends."""
         if self.is_over or changed(model, change) is None:
-            return False
-        with scratch_folder() as folder:
-            try:
-                error = self.error_of(folder, self.compile(model, change, folder))
-                said = in_words(error)
-            except Exception as problem:  # each library raises errors of its own
-                error, said = math.inf, shorten(in_one_line(problem), 200)
+            return None
+        folder = scratch / str(self.builds)
+        try:
+            engine = self.compile(model, change, folder)
+            error = self.error_of(engine)
+            said = in_words(error)
+        except Exception as problem:  # each library raises errors of its own
+            error, said = math.inf, shorten(in_one_line(problem), 200)
         print(f"build {self.builds}, {change.in_words()}: {said}", flush=True)
-        is_right = error <= self.limit
-        self.error = error if is_right else self.error
-        return is_right
+        if error <= self.limit:
+            return Right(change, engine, error)
+        shutil.rmtree(folder)
+        return None
 
-    def compile(self, model: onnx.ModelProto, change: Change, folder: Path) -> Path:
-        """Write the graph and its engine into a folder, and return the path of the graph."""
+    def compile(self, model: onnx.ModelProto, change: Change, folder: Path) -> Engine:
+        """Write the graph and its engine into a folder."""
         self.builds, graph = self.builds + 1, folder / "model.onnx"
+        folder.mkdir(exist_ok=True)
         save_graph(changed(model, change) or model, graph)
         blueprint = read_blueprint(graph, self.build.at_level(change.optimization_level))
         load_runtime(self.machine.runtime).compile(graph, replace(blueprint, example=self.feeds[-1]), folder)
-        return graph
+        return Engine(folder, graph)
 
-    def error_of(self, engine: Path, graph: Path) -> float:
+    def error_of(self, engine: Engine) -> float:
         """Return the largest relative error of an engine beside its graph, which is infinite for what is no number."""
-        run, errors = run_as_written(graph), []
-        with self.opened(engine, graph) as session:
+        run, errors = run_as_written(engine.graph), []
+        with self.opened(engine) as session:
             for feeds in self.feeds:
                 expected, got = self.comparable(run(feeds), session.run(feeds))
                 meant = sum(np.count_nonzero(~np.isfinite(values)) for values in expected.values())
@@ -90,15 +109,15 @@ class Trials:
         return max(errors)
 
     @contextmanager
-    def opened(self, engine: Path, graph: Path) -> Iterator[Session]:
-        blueprint, inference = read_blueprint(graph, self.build), self.inference.on(self.machine.cores)
-        (session,) = load_runtime(self.machine.runtime).load(engine, blueprint, inference, requests=1)
+    def opened(self, engine: Engine) -> Iterator[Session]:
+        blueprint, inference = read_blueprint(engine.graph, self.build), self.inference.on(self.machine.cores)
+        (session,) = load_runtime(self.machine.runtime).load(engine.folder, blueprint, inference, requests=1)
         with closing(session):
             yield session
 
     @contextmanager
-    def contender(self, engine: Path, graph: Path) -> Iterator[Bind]:
-        with self.opened(engine, graph) as session:
+    def contender(self, engine: Engine) -> Iterator[Bind]:
+        with self.opened(engine) as session:
             yield session.bind
 
 
@@ -106,62 +125,88 @@ def in_words(error: float) -> str:
     return f"off by {error:.2g}" if math.isfinite(error) else "its outputs are no numbers"
 
 
-def find_cure(precision: str, engine: Path | None, graph: Path, trials: Trials, params: BenchmarkParams) -> Cure | None:
+def find_cure(precision: str, built: Path | None, graph: Path, trials: Trials, params: BenchmarkParams) -> Cure | None:
     """Return what cures the engine of a graph, with its price in a race; None if the engine is right. There may be no
     engine, as the compiler refused the graph."""
-    error = trials.error_of(engine, graph) if engine else math.inf
+    engine = Engine(built, graph) if built else None
+    error = trials.error_of(engine) if engine else math.inf
     if error <= trials.limit:
         return None
     print(f"{precision}: {in_words(error) if engine else 'refused'}", flush=True)
-    model, feeds = load_graph(graph), trials.feeds[0]
-    change, batch = find_change(model, trials), len(next(iter(feeds.values())))
-    raced = None
-    with scratch_folder() as folder:
-        if engine:
-            cured = folder, trials.compile(model, change, folder)
-            sides = {AS_BUILT: (engine, graph), CURED: cured}
-            openers = {name: partial(trials.contender, *side) for name, side in sides.items()}
-            with whole_machine("cure"), redirect_stdout(sys.stderr):
-                raced = race_engines(openers, AS_BUILT, feeds, batch, params, trials.inference.threads)
-    times = raced.times(CURED, AS_BUILT) if raced else None
+    model = load_graph(graph)
+    with scratch_folder() as scratch:
+        cures = find_cures(model, trials, scratch)
+        names = {str(number): cure.engine for number, cure in enumerate(cures)}
+        raced = race_all(({AS_BUILT: engine} if engine else {}) | names, trials, params)
     types = {node.name: node.op_type for node in model.graph.node}
+    remedies = [
+        Remedy(
+            change=cure.change,
+            operations=tuple(types[name] for name in cure.change.nodes),
+            error=cure.error,
+            milliseconds=raced.milliseconds[name] if raced else None,
+            speed=raced.times(name, AS_BUILT) if raced and engine else None,
+        )
+        for name, cure in zip(names, cures, strict=True)
+    ]
     return Cure(
         precision=precision,
-        change=change,
-        operations=tuple(types[name] for name in change.nodes),
+        remedies=tuple(sorted(remedies, key=lambda each: each.milliseconds or 0)),
         **trials.machine.model_dump(include={"runtime", "runtime_version", "device_name"}),
         error=error if math.isfinite(error) else None,
-        error_cured=trials.error,
-        batch=batch,
-        milliseconds=(raced.milliseconds[AS_BUILT], raced.milliseconds[CURED]) if raced else None,
-        speed=(times.median, times.low, times.high) if times else None,
+        batch=len(next(iter(trials.feeds[0].values()))),
+        milliseconds=raced.milliseconds.get(AS_BUILT) if raced else None,
         builds=trials.builds,
     )
 
 
-def find_change(model: onnx.ModelProto, trials: Trials) -> Change:
-    """Return the first change that makes the engine right, and of an island the fewest nodes that were found."""
+def race_all(engines: Mapping[str, Engine], trials: Trials, params: BenchmarkParams) -> EnginesRace | None:
+    """Race engines with the first of the feeds. One alone has no race."""
+    if len(engines) == 1:
+        return None
+    openers = {name: partial(trials.contender, engine) for name, engine in engines.items()}
+    feeds = trials.feeds[0]
+    batch = len(next(iter(feeds.values())))
+    with whole_machine("cure"), redirect_stdout(sys.stderr):
+        return race_engines(openers, next(iter(engines)), feeds, batch, params, trials.inference.threads)
+
+
+def find_cures(model: onnx.ModelProto, trials: Trials, scratch: Path) -> list[Right]:
+    """Return what makes the engine right: another build, or each other spelling and level, and the smallest island."""
+    if again := trials.attempt(model, Change(), scratch):
+        return [again]
     levels = LEVELS if RUNTIMES[trials.machine.runtime].is_tensorrt else ()
+    others = *(Change(spelling=name) for name in SPELLINGS), *(Change(optimization_level=level) for level in levels)
+    cures = [cure for change in others if (cure := trials.attempt(model, change, scratch))]
     islands = {layers_to_keep(model, wide): wide for wide in (True, False)}  # one, if there are no 16 bits
-    for change in (
-        Change(),
-        *(Change(spelling=name) for name in SPELLINGS),
-        *(Change(optimization_level=level) for level in levels),
-        *(Change(nodes=nodes, in_float32=wide) for nodes, wide in reversed(islands.items()) if nodes),
-    ):
-        if trials.is_right(model, change):
-
-            def is_enough(nodes: Sequence[str], of: Change = change) -> bool:
-                return trials.is_right(model, of.keeping(nodes))
-
-            return change.keeping(fewest(change.nodes, is_enough))
+    for nodes, wide in reversed(islands.items()):
+        if nodes and (island := trials.attempt(model, Change(nodes=nodes, in_float32=wide), scratch)):
+            cures.append(smallest_island(island, model, trials, scratch))
+            break
+    if cures:
+        return cures
     spent = f"{trials.seconds:g} seconds and {counted(trials.builds, 'build')}"
     raise EnginewrightError(
-        f"no cure was found in {spent}: allow more with --seconds"
+        f"no cure was found in {spent}: allow more with --seconds and --builds"
         if trials.is_over
         else f"no cure was found in {spent}: the engine stays wrong with all layers in high precision, and with each "
         "other spelling that is known; `enginewright reduce` finds the nodes, to report them"
     )
+
+
+def smallest_island(least: Right, model: onnx.ModelProto, trials: Trials, scratch: Path) -> Right:
+    """Return an island of the fewest nodes that were found."""
+
+    def is_enough(nodes: Sequence[str]) -> bool:
+        nonlocal least
+        found = trials.attempt(model, Change(nodes=tuple(nodes), in_float32=least.change.in_float32), scratch)
+        if found:
+            shutil.rmtree(least.engine.folder)
+            least = found
+        return found is not None
+
+    fewest(least.change.nodes, is_enough)
+    return least
 
 
 def fewest(nodes: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> Sequence[str]:
