@@ -93,13 +93,12 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
         work = shares_of_work(graph, layers, given.sample)
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
-        parts = _by_others(plain, measured, samples, checks.picked, journal)
-        by_others = [rounding._replace(ranges=value_ranges(by, dialect)) for _, by in parts]
-        unseen = [
-            (part, _converter(precision, given._replace(ranges=by), graph, rounded))
-            for (part, by), rounded in zip(parts, by_others, strict=True)
+        by_others = [
+            (part, given._replace(ranges=by), rounding._replace(ranges=value_ranges(by, dialect)))
+            for part, by in _by_others(plain, measured, samples, checks.picked, journal)
         ]
-        trial = LayerTrial(checks, by_others[0], convert, scratch, cluster, unseen)
+        unseen = [(part, _converter(precision, ranged, graph, rounded)) for part, ranged, rounded in by_others]
+        trial = LayerTrial(checks, by_others[0][-1], convert, scratch, cluster, unseen)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
         last = answer.path[-1]
         if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:

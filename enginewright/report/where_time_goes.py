@@ -169,9 +169,8 @@ def left_table(entry: Evidence) -> pd.DataFrame:
 
 
 def _times_of_kinds(entry: Evidence) -> dict[str, float]:
-    """Return the share of the time of each kind. Other nodes may be fused into a layer, which the first one names. The
-    sum of a bias may name the product that it is fused into, which is not in floats. OpenVINO cuts a recurrent layer by
-    its directions, and names the parts itself."""
+    """Return the share of the time of each kind. A layer has the name of the first node that is fused into it, which
+    may be the sum of a bias where the product is in bytes. OpenVINO names recurrent layers itself."""
     kinds, found = {name: row.kind for row in entry.floats for name in row.names}, dict[str, float]()
     for layer in entry.trace.layers:
         name = node_names(layer)[0]
