@@ -165,7 +165,7 @@ def _split(images: int, path: Path, trains: bool) -> dict[str, int]:
     """Divide a small set: the defaults need about 1,800 images where some are to learn from."""
     if not images:
         raise EnginewrightError(f"--images {path} holds no images")
-    part = images // (6 if trains else 3)
+    part = images // (6 if trains else 4)  # broken ones will go
     validation, calibration = min(512, max(1, 2 * part)), min(256, max(1, part))
     rest = images - validation - calibration
     return {"validation": validation, "calibration": calibration} | ({"training": min(1000, rest)} if trains else {})
