@@ -38,6 +38,7 @@ NETWORKS = (
 )  # fmt: skip
 COUNTS = (256, 128, 64)  # samples to calibrate and search with, in turns over the splits
 PIXELS, TAUGHT, POOL = 64, 120, 640
+CLASSES = [str(number) for number in range(10)]  # as many as small_transformers.py knows; the tiles are of eight
 PARTS = (0.8, 0.5)  # of what int8 loses with all layers
 
 
@@ -66,7 +67,7 @@ def prepare_network(name: str) -> None:
     changes: Row = {"calibration": 32, "validation": POOL - 32}
     if name != "encoder":  # which has texts of its own
         np.savez("data/images/tiles.npz", images=images, labels=labels)
-        changes |= {"source": "data/images/tiles.npz", "training": TAUGHT}
+        changes |= {"source": "data/images/tiles.npz", "training": TAUGHT, "class_names": CLASSES}
     zoo.change_params({"samples": changes, "build": {"pixels": None}, "search": {"int8": {"seconds": 600}}})
     zoo.prepare(lambda what, call: None if what.startswith(("rescue", "search")) else call())
 

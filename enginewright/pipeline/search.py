@@ -131,9 +131,9 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
 def _by_others(
     graph: onnx.ModelProto, ranges: Calibration, samples: SampleSet, picked: NDArray[np.int64], journal: Journal
 ) -> list[tuple[NDArray[np.int64], Calibration]]:
-    """Return parts of the samples, each with the ranges of another part alone. By these it shows what is cut of samples
-    that are many more than those that ranges are measured on. The first part has those that layers are measured by. A
-    file from elsewhere has not seen them, and a single sample is all there is."""
+    """Return parts of the samples, each with the ranges of another part alone, which show what is cut of samples that
+    are many more than those that ranges are measured on. The first part has those that layers are measured by. Ranges
+    from elsewhere have not seen them."""
     places = np.arange(len(samples))
     others = np.setdiff1d(places, picked)
     if not ranges.is_measured or not len(others):
