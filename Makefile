@@ -64,7 +64,7 @@ check: $(READY)  ## lint, format and types
 	ruff format --check .
 	mypy
 
-graph: $(READY)  ## draw dvc.yaml's graph into docs/architecture.md
+graph: $(READY)  ## draw dvc.yaml's graph into docs/explanation/architecture.md
 	python docs/graph.py
 
 notebook: $(READY)  ## run notebooks/tour.ipynb and keep what it shows

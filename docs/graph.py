@@ -1,4 +1,4 @@
-"""Draw the graph of dvc.yaml into docs/architecture.md, as `dvc dag` sees it: `make graph`."""
+"""Draw the graph of dvc.yaml into docs/explanation/architecture.md, as `dvc dag` sees it: `make graph`."""
 
 import re
 import subprocess
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import networkx
 
-DOCUMENT = Path(__file__).with_name("architecture.md")
+DOCUMENT = Path(__file__).parent / "explanation/architecture.md"
 BLOCK = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
 
 
 def drawing() -> str:
     """One node for the stages of all precisions, and no arrow that others imply: each stage needs `machine`."""
     command = ["dvc", "dag", "--mermaid", "--collapse-foreach-matrix"]
-    said = subprocess.run(command, cwd=DOCUMENT.parents[1], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True).stdout
     names = dict(re.findall(r'(node\d+)\["(?:machine/dvc.yaml:)?([^"]+)"\]', said))
     graph = networkx.DiGraph((names[start], names[end]) for start, end in re.findall(r"(node\d+)-->(node\d+)", said))
     arrows = sorted(networkx.transitive_reduction(graph).edges)

@@ -1,4 +1,4 @@
-"""Write parameters.md: all parameters of params.yaml, from the code. Run `python docs/parameters.py` after a change."""
+"""Write reference/parameters.md, all parameters of params.yaml, from the code: `python docs/parameters.py`."""
 
 import ast
 import inspect
@@ -16,6 +16,7 @@ from enginewright.core.params.all import Params, all_defaults
 from enginewright.core.params.build import Range
 from enginewright.core.params.section import Section
 
+DOCUMENT = Path(__file__).parent / "reference/parameters.md"
 START = """\
 # All parameters
 
@@ -139,4 +140,4 @@ def sentence(field: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_suffix(".md").write_text(document(), encoding="utf-8")
+    DOCUMENT.write_text(document(), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Turn a trained PyTorch model into inference engines, one for each precision, and prove each of them.
 
-What is documented in docs/python.md is in enginewright/cli/python.py, and is loaded when it is asked for: importing
-this package imports no other library.
+What docs/reference/python.md shows is in enginewright/cli/python.py, and is loaded when it is asked for: importing this
+package imports no other library.
 """
 
 import os

@@ -206,7 +206,7 @@ def chosen_onnx(tmp_path_factory):
 
 SIZED_BODY = """
     [wide] wide = Cast <to = 7> (sizes) [two] two = Mul (wide, factor)
-    [y] resized = Resize <axes = [2, 3], mode = "nearest"> (image, , , two) [map] map = Relu (resized)
+    [y] resized = Resize <axes = [2, 3], mode = "linear"> (image, , , two) [map] map = Relu (resized)
 """
 
 

@@ -1,4 +1,4 @@
-"""Several models in one project, as docs/bring-your-own-model.md tells: they never meet in one cache entry."""
+"""Several models in one project, as docs/how-to/models.md tells: they never meet in one cache entry."""
 
 import hashlib
 from pathlib import Path

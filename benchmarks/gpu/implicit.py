@@ -53,8 +53,9 @@ from enginewright.measure.benchmark import race_contenders
 from enginewright.measure.contenders import pace_meter
 from enginewright.measure.records import Reference
 from enginewright.measure.timing import Timings, median_interval, whole_machine
-from enginewright.precision.calibration.cache import LEVELS, provided_provenance, read_cache, require_tensors
+from enginewright.precision.calibration.cache import provided_provenance, read_cache, require_tensors
 from enginewright.precision.quantize import quantized_activations
+from enginewright.precision.write_int8 import LARGEST
 from enginewright.tasks.choose import task_of
 
 SIMPLIFIED, OUR_CACHE = ARTIFACTS / "simplified" / "model.onnx", ARTIFACTS / "calibrated" / "calibration.cache"
@@ -183,7 +184,7 @@ def compare_caches(cache: Path, params: Params, keep: Keep) -> None:
     header, *lines = cache.read_text(encoding="utf-8").splitlines() or [""]
     pairs = [line.rsplit(":", 1) for line in lines if line.strip()]
     theirs = {name: struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0] for name, text in pairs}
-    ours = {name: largest / LEVELS for name, largest in read_cache(OUR_CACHE).items()}
+    ours = {name: largest / LARGEST for name, largest in read_cache(OUR_CACHE).items()}
     ratios = {name: ours[name] / scale for name, scale in theirs.items() if name in ours and scale > 0}
     sides = {"only_ours": sorted(ours.keys() - theirs.keys()), "only_theirs": sorted(theirs.keys() - ours.keys())}
     say(f"{cache}, first line {header}, as calibration.file for {len(needed)} tensors that int8 rounds: {answer}")

@@ -112,7 +112,7 @@ def main() -> None:
     runs = runs_of(__file__, __doc__, run, read)
     print_speed_changes(runs)
     if not print_verdicts(runs):
-        sys.exit("there are more false alarms or missed slowdowns than docs/measurements.md says")
+        sys.exit("there are more false alarms or missed slowdowns than docs/explanation/measuring.md says")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reduce every fault of docs/zoo.md that this machine can show, without its cure: nodes left, and seconds.
+"""Reduce every fault of docs/evidence/results.md that this machine can show, without its cure: nodes left, and seconds.
 
     python benchmarks/networks/faults.py                             # the graphs of FAULTS
     python benchmarks/networks/faults.py "pool" densenet121:int8     # those whose names begin so, and a whole network

@@ -247,20 +247,15 @@ def lines_about(params: Mapping[str, Any], origins: Mapping[str, str], file: Pat
     for origin in dict.fromkeys(origins.values()):
         places = [place for place, each in origins.items() if each == origin]
         values = ", ".join(f"{place.removeprefix(f'{PLACE}.')} {as_in_yaml(_at(place, params))}" for place in places)
-        lines = sorted(_line_of(place, content) for place in places)
+        parts = (place.rpartition(".") for place in places)
+        lines = sorted(_at(section, content).lc.key(name)[0] + 1 for section, _, name in parts)
         check = f": check line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
         said.append(f"  {values}: {origin}{check if origin.startswith(GUESS) else ''}")
     return said
 
 
-def _line_of(place: str, content: Any) -> int:
-    section, _, name = place.rpartition(".")
-    line: int = (_at(section, content) if section else content).lc.key(name)[0] + 1
-    return line
-
-
 def _at(place: str, params: Mapping[str, Any]) -> Any:
     found: Any = params
-    for name in place.split("."):
+    for name in filter(None, place.split(".")):
         found = found[name]
     return found

@@ -1,12 +1,11 @@
-"""Hold what `import enginewright` has, as docs/python.md shows it: open an engine, build one without a project, read a
-report, compare two runs."""
+"""Hold what `import enginewright` has, as docs/reference/python.md shows it: open an engine, build one without a
+project, read a report, compare two runs."""
 
 import atexit
 import copy
 import inspect
 import json
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +17,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.cli.layout import DATA, planned_stages
+from enginewright.cli.layout import DATA
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, PrecisionName, RuntimeName
-from enginewright.core.files import ENGINES, VERDICT, scratch_folder
+from enginewright.core.files import VERDICT, scratch_folder
 from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import InferenceParams
@@ -34,7 +33,6 @@ from enginewright.engine.machine import Machine
 from enginewright.measure.comparison import Change, compare_runs
 from enginewright.measure.history import read_measurements
 from enginewright.measure.records import Measurement, Verdict
-from enginewright.pipeline import arguments_of, stage_of
 
 
 def open_engine(
@@ -117,12 +115,12 @@ def build(
     others = {} if calibration is None else calibration_arrays(calibration, examples)
     with _project_of(model):
         params = _write_project(examples, others, precision, batch, runtime)
-        _run_stages(params, precision)
+        engine = _run_stages(params, precision)
         if kept is None:
             until_exit = ExitStack()
             kept = until_exit.enter_context(scratch_folder())
             atexit.register(until_exit.close)
-        shutil.copytree(ENGINES / precision, kept, dirs_exist_ok=True)
+        shutil.copytree(engine, kept, dirs_exist_ok=True)
     return open_engine(kept)
 
 
@@ -245,13 +243,40 @@ def _write_project(
     return params
 
 
-def _run_stages(params: Params, precision: PrecisionName) -> None:
-    """Run the stages that make an engine and compare it with the model, as dvc.yaml calls them, but in this process."""
-    calibrate = ["calibrate"] if PRECISIONS[precision].is_calibrated else []
-    first = ("machine", "samples", "weights", "export", "simplify", "reference")
-    written = planned_stages()
-    for name in (*first, *calibrate, "convert", "build", "validate"):
-        command = written[name].get("do", written[name])["cmd"].replace("${key}", precision)
-        words = shlex.split(command.replace("${item.from}", params.precisions[precision].made_from))
-        stage = stage_of(name)
-        stage(params, **arguments_of(stage, words[4:]))  # without python3 -m stages NAME
+def _run_stages(params: Params, precision: PrecisionName) -> Path:
+    """Run the stages that make an engine and compare it with the model, in this process. Return the engine's folder."""
+    from enginewright.pipeline.build import BuildPaths, build
+    from enginewright.pipeline.engine import ValidatePaths, validate
+    from enginewright.pipeline.graphs import ConvertPaths, convert
+    from enginewright.pipeline.machine import MachinePaths, machine
+    from enginewright.pipeline.model import export, reference
+    from enginewright.pipeline.ranges import calibrate, simplify
+    from enginewright.pipeline.samples import SamplesPaths, samples
+    from enginewright.pipeline.weights import weights
+
+    data, made = Path("data"), Path("made")
+    users = {name: data / name for name in ("models", "weights", "calibration", "plugins")}
+    facts = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task", "fitting")}
+    others = {name: made / name for name in ("cures", "tuned", "tuning", "code", "parameters")}
+    training, calibration, validation = (made / name for name in ("training", "calibration", "validation"))
+    given, exported, simplified, answers = (made / name for name in ("weights", "exported", "simplified", "reference"))
+    calibrated, converted, engine = (made / name for name in ("calibrated", "converted", "engine"))
+    machine(params, MachinePaths(**users, **facts, **others))
+    samples(params, SamplesPaths(data / "images", data / "texts", facts["task"], training, calibration, validation))
+    weights(params, users["weights"], users["models"], training, given)
+    export(params, given, validation, exported)
+    simplify(params, exported, validation, simplified)
+    reference(params, given, validation, answers)
+    made_from = simplified
+    if PRECISIONS[precision].is_calibrated:
+        calibrate(params, users["calibration"], simplified, calibration, facts["dialect"], calibrated)
+        made_from = calibrated
+    ranges = calibrated, made / "rescued", calibration, facts["dialect"]
+    rest = exported / "boxes.json", facts["fitting"], converted
+    convert(params, precision, ConvertPaths(simplified, made_from, *ranges, *rest))
+    tuned = others["tuning"] / f"{precision}.json", others["tuned"]
+    given_to_build = converted, facts["target"], validation, calibration, users["plugins"]
+    build(params, precision, BuildPaths(*given_to_build, *tuned, engine))
+    found = made / "validation.json", made / "examples"
+    validate(params, precision, ValidatePaths(engine, converted, validation, answers, facts["machine"], *found))
+    return engine

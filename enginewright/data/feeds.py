@@ -1,7 +1,8 @@
 """The arrays that go into a model and come out of it, by the names of its inputs and outputs, the batch first."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,6 +49,23 @@ def _tokens(lengths: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     between = np.minimum(1 + np.arange(size - 2) % np.maximum(last - 1, 1), np.maximum(last - 1, 0))
     first = np.zeros_like(last)
     return np.concatenate([first, between, last], axis=1)[:, -size:]
+
+
+def save_arrays(file: Path | IO[bytes], arrays: Feeds) -> None:
+    """Write arrays with their names, any of which may be what NumPy's function calls a parameter."""
+    np.savez(file, np.array(list(arrays)), *arrays.values())
+
+
+def load_arrays(file: Path | IO[bytes]) -> Outputs:
+    with np.load(file) as held:
+        names, *arrays = (held[key] for key in held.files)
+    return dict(zip(names.tolist(), arrays, strict=True))
+
+
+def middle_of(drawn: Any, confidence: float) -> tuple[float, float]:
+    """Return the ends of the interval that holds this share of what was drawn, in its middle."""
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
 
 
 # How far outputs are from those that they should be. NaN and infinity are counted elsewhere, and here zero.

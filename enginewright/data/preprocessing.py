@@ -84,10 +84,10 @@ def as_fed(pixels: Pixels, how: Preprocessing, layout: str | None) -> NDArray[An
     return normalize(pixels, how) if layout is None else in_layout(pixels, how.layout, layout)
 
 
-def in_layout(pixels: Pixels, given: str, wanted: str) -> Pixels:
+def in_layout(pixels: Pixels, given: str, other: str) -> Pixels:
     """Move the channels from where one layout has them, nchw or nhwc, to where the other does."""
     channels = {"nchw": -3, "nhwc": -1}
-    return np.ascontiguousarray(np.moveaxis(pixels, channels[given], channels[wanted]))
+    return np.ascontiguousarray(np.moveaxis(pixels, channels[given], channels[other]))
 
 
 def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:
@@ -100,8 +100,11 @@ def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:
 
 
 def _in_eight_bits(opened: Image.Image) -> Image.Image:
-    """Return the image in 8 bits. Keep the upper 8 bits of 16, as Pillow itself does for colours of 16 bits."""
-    _rotate_upright(opened)
+    """Return the image in 8 bits, rotated as its EXIF says. Keep the upper 8 bits of 16, as Pillow itself does for
+    colours of 16 bits."""
+    opened.load()  # raises for an image that is not whole
+    with contextlib.suppress(Exception):  # malformed EXIF, in an image that may be whole
+        ImageOps.exif_transpose(opened, in_place=True)  # rotates before it rewrites the EXIF, which may fail
     scaled = opened.mode == "I" and opened.format == "PPM"  # Pillow scales its maximum to 65535
     if opened.mode in THIRTY_TWO_BIT_MODES and not scaled:
         raise ValueError("its values have 32 bits, and nothing says which are black and white; save it with 8 or 16")
@@ -113,13 +116,6 @@ def _in_eight_bits(opened: Image.Image) -> Image.Image:
         upper[values == transparent] = 255
     inverted = opened.format == "TIFF" and getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
     return Image.fromarray(255 - upper if inverted else upper)  # Pillow inverts only images of 8 bits
-
-
-def _rotate_upright(opened: Image.Image) -> None:
-    """Rotate the image as its EXIF says. Malformed EXIF is ignored, since the image itself may be whole."""
-    opened.load()  # raises for an image that is not whole
-    with contextlib.suppress(Exception):
-        ImageOps.exif_transpose(opened, in_place=True)  # rotates before it rewrites the EXIF, which may fail
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:

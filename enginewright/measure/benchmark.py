@@ -16,7 +16,7 @@ import numpy as np
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams
 from enginewright.core.process import run_apart
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import Feeds, load_arrays, save_arrays
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.gpu import process_megabytes
@@ -257,7 +257,7 @@ def time_layers(
 
 
 # Measure a contender in a process of its own: its peak memory and, on a GPU, an engine's compute time. A process that
-# holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/measurements.md.
+# holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/explanation/measuring.md.
 
 FIRST_CALLS = 3
 Found = TypeVar("Found")
@@ -268,7 +268,7 @@ def isolated(measure: Callable[..., Found], feeds: Feeds, *arguments: object) ->
     own, and so would what `run_apart` sends."""
     with scratch_folder() as scratch:
         file = scratch / "feeds.npz"
-        np.savez(file, list(feeds), *feeds.values())
+        save_arrays(file, feeds)
         return run_apart("a contender in a process of its own", measure, file, *arguments, quiet=True)
 
 
@@ -279,7 +279,7 @@ def measure_engine(
     here = Machine.read(machine)
     with open_engine(folder, here, inference) as engine:
         # Memory comes first, so that it does not include the samples.
-        memory = peak_of(engine.bind(read_feeds(feeds)), here.device)
+        memory = peak_of(engine.bind(load_arrays(feeds)), here.device)
         samples = SampleSet.open(validation).tuned(engine.record.build)
         batches = params.batches if here.device == "cuda" else ()
         compute = {}  # milliseconds
@@ -289,12 +289,6 @@ def measure_engine(
             seconds = [timed.compute for timed in take_turn(call, params.seconds) if timed.compute is not None]
             compute[batch] = 1000 * median(seconds)
     return Isolated(memory=memory, compute=compute)
-
-
-def read_feeds(feeds: Path) -> Feeds:
-    with np.load(feeds) as saved:
-        names, *arrays = (saved[key] for key in saved.files)
-    return dict(zip(names.tolist(), arrays, strict=True))
 
 
 def peak_of(call: Callable[[], object], device: str) -> PeakMemory:

@@ -17,11 +17,13 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import CUDA_GRAPH, EAGER, ONNXRUNTIME, TORCH_TENSORRT, Baseline, InferenceParams
 from enginewright.core.params.samples import Preprocessing
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import Feeds, load_arrays
 from enginewright.data.preprocessing import in_layout
 from enginewright.engine.record import RECORD, EngineRecord
 from enginewright.engine.runtimes import load_runtime
-from enginewright.measure.benchmark import peak_of, read_feeds
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.pixels import take_pixels
+from enginewright.measure.benchmark import peak_of
 from enginewright.measure.records import PeakMemory
 from enginewright.measure.timing import Bind
 from enginewright.model.checkpoint import Tensors, call_model, load_model
@@ -77,14 +79,17 @@ def open_baseline(
     load_pytorch: Callable[[], nn.Module],
     inference: InferenceParams,
 ) -> Iterator[Bind]:
-    """Open what this engine races on its device, and return what binds feeds. ONNX Runtime optimizes `onnx`, the
-    float32 graph, like an engine: it tries that out with the example."""
+    """Open what this engine races on its device, and return what binds its feeds. PyTorch normalizes pixels itself,
+    ONNX Runtime by its graph. It optimizes `onnx`, the float32 graph, like an engine, and tries it with the example."""
     if baseline != ONNXRUNTIME:
         yield bind_pytorch(load_pytorch(), baseline, record)
         return
     blueprint = replace(record.blueprint, example=example)
     runtime = load_runtime(ONNXRUNTIME)
     with scratch_folder() as folder:
+        if record.build.pixels:
+            graph, onnx = load_graph(onnx), folder / "model.onnx"
+            save_graph(take_pixels(graph, record.preprocessing, record.build.pixels), onnx)
         runtime.compile(onnx, blueprint, folder)
         (session,) = runtime.load(folder, blueprint, inference, requests=1)
         with closing(session):
@@ -241,7 +246,7 @@ MATRIX, PRODUCTS = 2048, 20  # a product of smaller matrices takes as long as it
 def measure_pytorch(feeds: Path, weights: Path, engine: Path, threads: int) -> PeakMemory:
     torch.set_num_threads(threads)
     record = EngineRecord.read(engine / RECORD)
-    return peak_of(bind_pytorch(load_model(weights), EAGER, record)(read_feeds(feeds)), record.target.device)
+    return peak_of(bind_pytorch(load_model(weights), EAGER, record)(load_arrays(feeds)), record.target.device)
 
 
 def pace_meter(device: str, threads: int) -> Callable[[], float]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
+from enginewright.data.feeds import middle_of
 from enginewright.measure.records import Agreement, Interval, Result
 from enginewright.tasks.task import Metric, Statistics
 
@@ -137,7 +138,7 @@ def estimate(figure: Figure, total: int) -> Estimate:
         return Estimate(value, total, value, value, 0.0)
     rng, even, count = np.random.default_rng(SEED), np.full(total, 1 / total), min(total, GROUPS)
     drawn = _in_parts(lambda part: figure(rng.multinomial(total, even, len(part)).astype(np.float64)), DRAWS, total)
-    low, high = np.quantile(drawn, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)).tolist()
+    low, high = middle_of(drawn, CONFIDENCE)
     groups = np.arange(total) % count
     without = _in_parts(lambda part: figure((groups != part[:, np.newaxis]).astype(np.float64)), count, total)
     apart = without - without.mean()

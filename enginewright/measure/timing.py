@@ -21,7 +21,7 @@ from typing_extensions import Self
 from enginewright.core.cores import TICKS_PER_SECOND, Usage, read_usage
 from enginewright.core.progress import progress
 from enginewright.core.text import counted, printable
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import Feeds, middle_of
 from enginewright.measure.records import (
     ENGINE,
     SAME_PACE,
@@ -178,9 +178,7 @@ def median_seconds(calls: Sequence[Call]) -> float:
 
 
 def median_interval(values: NDArray[np.float64], confidence: float, rng: np.random.Generator) -> tuple[float, float]:
-    resampled = np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1)
-    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    return middle_of(np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1), confidence)
 
 
 NAME = "enginewright-timing.lock"  # the same for all users and projects of the machine

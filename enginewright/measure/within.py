@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.build import BenchmarkParams
+from enginewright.data.feeds import middle_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.measure.benchmark import Answers, OpenFor
 from enginewright.measure.records import Kept, Within
@@ -145,12 +146,9 @@ def search_within(
         return None
     limit, rng = milliseconds / 1000, np.random.default_rng(params.seed)
 
-    def middle(drawn: Sequence[np.float64 | float]) -> tuple[float, float]:
-        low, high = np.quantile(drawn, [(1 - params.confidence) / 2, (1 + params.confidence) / 2])
-        return float(low), float(high)
-
     def kept(setting: Setting, rate: float, took: Times) -> Kept:
-        low, high = middle([1000 * np.percentile(_redrawn(took, rng), 99) for _ in range(DRAWS)])
+        slowest = [1000 * np.percentile(_redrawn(took, rng), 99) for _ in range(DRAWS)]
+        low, high = middle_of(slowest, params.confidence)
         batch, requests, delay = setting
         times = {"delay": 1000 * delay, "p99": 1000 * float(np.percentile(took, 99)), "low": low, "high": high}
         return Kept(batch=batch, requests=requests, images_per_second=float(rate), **times)
@@ -160,7 +158,8 @@ def search_within(
     setting, promised = queue.best(limit)
     if setting:
         again = ({key: _redrawn(times, rng) for key, times in timed.items()} for _ in range(DRAWS))
-        low, high = middle([Queue(each, padded, rng).most(setting, limit) for each in again])
+        rates = [Queue(each, padded, rng).most(setting, limit) for each in again]
+        low, high = middle_of(rates, params.confidence)
         with ExitStack() as opened:
             workers, filled = list[Worker](), queue.filled_up(setting.batch)
             for engine in map(opened.enter_context, open_for(setting.requests)):

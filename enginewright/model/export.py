@@ -21,6 +21,7 @@ from enginewright.graph.as_written import open_as_written
 from enginewright.graph.onnx_file import GraphCheck
 from enginewright.model.exporter_defects import (
     ByPosition,
+    attention_in_parts,
     bags_in_parts,
     give_way_to_outputs,
     lengths_that_vary,
@@ -103,11 +104,8 @@ def _export(wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], settings: dict
     except torch.onnx.errors.OnnxExporterError as error:
         trace = ""
         with quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
-            traced = torch.export.export(wrapped, arrays, dynamic_shapes=settings["dynamic_shapes"], strict=False)
-            traced = traced.run_decompositions()
+            traced = attention_in_parts(wrapped, arrays, settings["dynamic_shapes"])
             trace = _stack_trace(error, traced)  # the user's line, which the error does not tell
-            # The exporter refuses an attention of one head as one operator, and gives one with a learned mask another
-            # layout than PyTorch, of which T5 takes a view. Its parts export.
             return cast(torch.onnx.ONNXProgram, torch.onnx.export(traced, arrays, **settings))
         raise EnginewrightError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
 

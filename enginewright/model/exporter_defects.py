@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import onnx
@@ -97,6 +97,13 @@ def pools_as_means() -> Iterator[None]:
 
     with patch.object(functional, "adaptive_avg_pool2d", mean):
         yield
+
+
+def attention_in_parts(model: nn.Module, arrays: tuple[torch.Tensor, ...], shapes: Any) -> torch.export.ExportedProgram:
+    """Trace a model with its attentions in parts, which export. As one operator, the exporter gives an attention with a
+    learned mask another layout than PyTorch, of which T5 takes a view."""
+    traced = torch.export.export(model, arrays, dynamic_shapes=shapes, strict=False)
+    return cast(torch.export.ExportedProgram, traced.run_decompositions())
 
 
 def give_way_to_outputs(model: ir.Model) -> None:

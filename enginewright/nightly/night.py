@@ -2,7 +2,7 @@
 
 Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 6 if there are too few samples to be
 sure of a threshold, where validation.must_be_sure asks for it; 4 if neither, but the machine, or PyTorch, was not as in
-the good run; 1 on an error. docs/ci.md tells more.
+the good run; 1 on an error. docs/how-to/nightly.md tells more.
 """
 
 import argparse
@@ -27,7 +27,6 @@ from enginewright.measure.history import GOOD, History, Night, engines_of, last_
 from enginewright.measure.race import race_runs
 from enginewright.measure.records import Measurements, Outcome, Verdict
 from enginewright.nightly.judgement import Found, Judgement, Status, judge
-from enginewright.report.tables import as_markdown
 
 MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
 NIGHTS_SHOWN = 14
@@ -177,10 +176,10 @@ def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, c
         "tonight": tonight,
         "last_good": next((night for night in reversed(nights) if night.good), None),
         "good_run": last_kept([night for night in nights if night.date != tonight.date]),
-        "changes": as_markdown(change_table(judgement.changes)) if judgement.changes else "",
+        "changes": change_table(judgement.changes) if judgement.changes else None,
         "confidence": confidence,
         "raced": any(change.figure.startswith(SIDE_BY_SIDE) for change in judgement.changes),
-        "nights": as_markdown(night_table(nights)),
+        "nights": night_table(nights),
         "address": "{}/{}/actions/runs/{}".format(*where) if all(where) else None,
         # Headings move one level down. Pictures go, because a job summary cannot show the files beside the report.
         "report": re.sub(r"(?m)^(#+) ", r"#\1 ", re.sub(r"(?m)^!\[.*\n", "", report)),

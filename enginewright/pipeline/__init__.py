@@ -3,7 +3,7 @@ so that what takes long, such as training, decoding and building, has a file of 
 
 import argparse
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,16 @@ def stage_of(name: str) -> Callable[..., None]:
     return stage
 
 
-def arguments_of(stage: Callable[..., None], words: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the arguments of a stage, all but `params`, from the options of a command line: paths, or a text such as a
-    precision. A stage with many paths has them together, as the fields of its argument `paths`."""
+def arguments_of(stage: Callable[..., None]) -> dict[str, Any]:
+    """Return the arguments of a stage, all but `params`, from the options of the command line: paths, or a text such as
+    a precision. A stage with many paths has them together, as the fields of its argument `paths`."""
     kinds = {name: each.annotation for name, each in inspect.signature(stage).parameters.items() if name != "params"}
     paths = kinds.pop("paths", None)
     fields = paths._fields if paths else ()
     parser = argparse.ArgumentParser(prog=f"python3 -m stages {stage.__name__}", description=inspect.getdoc(stage))
     for name, kind in (kinds | dict.fromkeys(fields, Path)).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=Path if kind is Path else str, required=True)
-    given = vars(parser.parse_args(words))
+    given = vars(parser.parse_args())
     if paths:
         given["paths"] = paths(**{name: given.pop(name) for name in fields})
     return given

@@ -9,6 +9,7 @@ import numpy as np
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
+from enginewright.core.params.precisions import as_executed
 from enginewright.data.run_all import Running, outputs_on
 from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.engine.engine import open_engine, running_engine
@@ -46,17 +47,18 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
     }
     samples, limits = SampleSet.open(paths.validation), params.precisions[precision].thresholds
     run_engine = partial(running_engine, inference=params.inference)
-    expected = Expected(samples, arrays, limits, known.made_by, known.by_chance, known.doubt)
     with (
         open_cluster(params.cluster) as cluster,
         open_engine(paths.engine, here, params.inference) as loaded,
         new_folder(paths.examples) as unfinished,
     ):
         require_made_of(loaded.record, precision, paths.converted / "model.onnx")
+        fed = samples.fed_to(loaded.record.build)
+        limits = as_executed(limits, loaded.record.executed) if precision == "fp32" else limits
         record = validate_engine(
             loaded,
             run_as_written(paths.converted / "model.onnx"),
-            expected._replace(samples=samples.fed_to(loaded.record.build)),
+            Expected(fed, arrays, limits, known.made_by, known.by_chance, known.doubt),
             params.validation,
             unfinished,
             (

@@ -13,7 +13,7 @@ from enginewright.core.files import ENGINES, new_folder, scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import Keep, rescues_of
 from enginewright.core.text import first_few
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import Feeds, save_arrays
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
@@ -25,7 +25,7 @@ from enginewright.precision.cure import CURE, Cures
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.islands import changed
-from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix, write_rounded
+from enginewright.precision.records import MIX, RESCUE, ROUNDED, SEARCH, Mix
 from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 
 
@@ -57,7 +57,7 @@ def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None
             for file in attempts.folder.iterdir():
                 shutil.copyfile(file, unfinished / file.name)
         if best.rounded:
-            write_rounded(best.rounded, unfinished)
+            save_arrays(unfinished / ROUNDED, best.rounded)
     print(f"{precision}: {record.in_words()}")
 
 
@@ -152,7 +152,8 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
 
 def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialect: Dialect) -> onnx.ModelProto:
     """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
-    facts, given, rest = PRECISIONS[plan.made_as], plan.given, in_dialect.rest_of(plan.keep, dialect)
+    facts, given = PRECISIONS[plan.made_as], plan.given
+    rest = given.rest if given else in_dialect.rest_of(plan.keep, dialect)
     if facts.block:
         ranges = given.ranges if given else None
         graph, in_blocks, high = in_dialect.write_blocks_in_dialect(

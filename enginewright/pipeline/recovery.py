@@ -23,20 +23,14 @@ LOCKS = (Path("dvc.lock"), Path("machine/dvc.lock"))  # what stages had and made
 
 
 def mend_after_a_kill(root: Path) -> list[str]:
-    """Return what was mended, a sentence each. If another DVC is at work, its files are left alone."""
-    mended: list[str] = []
-    if tmp := _find_tmp(root):
+    """Return what was mended, a sentence each. If another DVC is at work, its files are left alone. A project may be a
+    folder of a larger repository, whose root has DVC's folder for temporary files."""
+    mended, folder = list[str](), root.resolve()
+    if tmp := next((each / TMP for each in (folder, *folder.parents) if (each / TMP).is_dir()), None):
         for guard, mend, where in (("lock", _mend_lock_files, root), (RWLOCK_LOCK, _mend_locked_paths, tmp)):
             with suppress(LockError), make_lock(str(tmp / guard), tmp_dir=str(tmp)):
                 mended += mend(where)
     return mended
-
-
-def _find_tmp(root: Path) -> Path | None:
-    """Return DVC's folder for temporary files, or None before the first run. A project may be a folder of a larger
-    repository, whose root has it."""
-    folder = root.resolve()
-    return next((each / TMP for each in (folder, *folder.parents) if (each / TMP).is_dir()), None)
 
 
 def _mend_lock_files(root: Path) -> list[str]:

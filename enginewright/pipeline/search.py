@@ -9,14 +9,15 @@ import onnx
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PRECISIONS, PrecisionName
+from enginewright.core.facts import PrecisionName
 from enginewright.core.files import scratch_folder, sha256
 from enginewright.core.params.all import Params
+from enginewright.core.params.precisions import Rest
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
-from enginewright.precision.calibration.cache import Calibration, kept_answers, require_tensors
+from enginewright.precision.calibration.cache import Calibration, kept_answers
 from enginewright.precision.calibration.calibrate import ranges_without
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
@@ -35,12 +36,13 @@ from enginewright.precision.in_dialect import (
     is_written_here,
     open_rescued,
     quantize_in_dialect,
+    rounding_of,
     value_ranges,
 )
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
 from enginewright.precision.records import Search, SearchedLayer, digest_of
-from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
-from enginewright.precision.write_int8 import tensors_in_int8, write_int8
+from enginewright.precision.search import Journal, LayerTrial, find_spared, running_on
+from enginewright.precision.write_int8 import Rounding, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
 
@@ -57,10 +59,12 @@ class SearchPaths(NamedTuple):
     found: Path
 
 
-def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None:
-    """Write which layers are spared, what each loses alone, and which sets were tried."""
+def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None) -> None:
+    """Write which layers are spared, what each loses alone, and which sets were tried. Where the thresholds are broken
+    with all layers in float16, what that cannot hold breaks them: search again with the rest in float32."""
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     keep = params.precisions[precision].keep
+    keep = keep.model_copy(update={"rest": rest}) if rest else keep
     given = open_rescued(paths.simplified, paths.calibrated, paths.rescued, samples, dialect, keep)
     if not len(samples):
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
@@ -78,7 +82,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         )
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*question, cluster and cluster.threads)
-        rounding = _rounding(precision, graph, given, measured)
+        rounding = rounding_of(precision, given, graph)
         there = running_on(cluster, graph, scratch) if cluster else None
         convert = _converter(precision, given, graph, rounding)
         layers = arithmetic_nodes(graph, rounding.kept)
@@ -88,13 +92,18 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
             layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
         work = shares_of_work(graph, layers, given.sample)
         unseen = [
-            (part, _converter(precision, given._replace(ranges=by), graph, _rounding(precision, graph, given, by)))
+            (part, _converter(precision, given._replace(ranges=by), graph, rounding._replace(ranges=bounds)))
             for part, by in _without(plain, measured, samples, journal)
+            for bounds in (value_ranges(by, dialect),)
         ]
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
         trial = LayerTrial(checks, rounding, convert, scratch, cluster, unseen)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
+        last = answer.path[-1]
+        if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:
+            print(f"{precision} with all layers in fp16, {last.in_words()}, so what is not in {precision} is in fp32")
+            return search(params, precision, paths, "fp32")
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
@@ -109,6 +118,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         samples=(checks.chosen, checks.checked, checks.judging),
         path=answer.path,
         spared=answer.spared,
+        rest=rest,
     )
     record.write(paths.found)
     print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
@@ -134,21 +144,10 @@ def _without(
     return [(part, Calibration(**each)) for part, each in zip(parts, found, strict=True)]
 
 
-def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
-    """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
-    kept = given.kept(precision, graph)
-    require_tensors(given.ranges, tensors_in_int8(graph, kept, given.dialect.exact_sums))
-    largest = given.dialect.largest_weight if precision == "int8" else PRECISIONS[precision].largest
-    ranges, exact_sums = value_ranges(without, given.dialect), given.dialect.exact_sums
-    return Rounding(ranges, kept, largest, given.rounded, precision, exact_sums)
-
-
 def _converter(
     precision: str, given: Ingredients, graph: onnx.ModelProto, rounding: Rounding
 ) -> Callable[[Collection[str]], onnx.ModelProto]:
     """Return what writes the graph with some layers spared, as it will be converted."""
     if is_written_here(precision, given.keep, given.dialect):
-        return lambda spared: write_int8(
-            graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded, rounding.exact_sums
-        )
+        return lambda spared: write_int8(graph, rounding.sparing(spared))
     return lambda spared: quantize_in_dialect(precision, given._replace(spared=(*given.spared, *spared)))[0]

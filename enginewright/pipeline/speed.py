@@ -1,7 +1,7 @@
 """How fast engines are: one against PyTorch, and all against each other."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from enginewright.core.facts import PRECISIONS, PrecisionName
-from enginewright.core.files import new_folder, scratch_folder
+from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import EAGER, ONNXRUNTIME, Baseline, InferenceParams
 from enginewright.data.feeds import Feeds
@@ -18,9 +18,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.gpu import GpuSampler
 from enginewright.engine.machine import Machine, differences
-from enginewright.engine.record import RECORD, REFUSED, EngineRecord, pass_on_refusal, read_engine
-from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.pixels import take_pixels
+from enginewright.engine.record import RECORD, REFUSED, pass_on_refusal, read_engine
 from enginewright.measure.benchmark import (
     RAW_COLUMNS,
     Race,
@@ -127,28 +125,9 @@ def _contenders(
         found[LAUNCHED] = opened.enter_context(open_engine(paths.engine, here, plain)).bind
     graph, load_pytorch = paths.simplified / "model.onnx", cache(partial(load_model, paths.weights))
     for baseline in baselines:
-        opening = open_rival(baseline, loaded.record, first, graph, load_pytorch, inference)
+        opening = open_baseline(baseline, loaded.record, first, graph, load_pytorch, inference)
         found[baseline] = opened.enter_context(opening)
     return found
-
-
-@contextmanager
-def open_rival(
-    baseline: Baseline,
-    record: EngineRecord,
-    example: Feeds,
-    onnx: Path,
-    load_pytorch: Callable[[], torch.nn.Module],
-    inference: InferenceParams,
-) -> Iterator[Bind]:
-    """Open a baseline that takes what the engine takes. PyTorch normalizes pixels itself, ONNX Runtime by its graph."""
-    with scratch_folder() as scratch:
-        if baseline == ONNXRUNTIME and record.build.pixels:
-            graph = take_pixels(load_graph(onnx), record.preprocessing, record.build.pixels)
-            onnx = scratch / "model.onnx"
-            save_graph(graph, onnx)
-        with open_baseline(baseline, record, example, onnx, load_pytorch, inference) as bind:
-            yield bind
 
 
 class RacePaths(NamedTuple):
@@ -175,7 +154,7 @@ def race(params: Params, paths: RacePaths) -> None:
         name: partial(open_contender, paths.engines / name, here, inference) for name in records
     }
     graph, load_pytorch = paths.simplified / "model.onnx", partial(load_model, paths.weights)
-    openers[baseline] = partial(open_rival, baseline, record, feeds, graph, load_pytorch, inference)
+    openers[baseline] = partial(open_baseline, baseline, record, feeds, graph, load_pytorch, inference)
     with whole_node("race", params.cluster), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))

@@ -2,7 +2,7 @@
 the other, that share a scale. In nvfp4 and mxfp8, what the weights multiply is in blocks, too. In w8, a row of a table
 that is looked up is a block, too.
 
-ModelOpt's int4 knows no weights in rows, and its search is slow without a GPU: docs/precisions.md compares the errors.
+ModelOpt's int4 knows no weights in rows, and its search takes minutes where this takes a second, and loses as much.
 Its nvfp4 and mxfp8 are for graphs that its PyTorch half wrote. The nodes are those that it exports, and that NVIDIA's
 parser reads. test_write_blocks.py holds the numbers against its own.
 """
@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
+from enginewright.data.feeds import TINY
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 from enginewright.graph.onnx_file import at_opset
 from enginewright.graph.passes.find import Inserter, remove_unused, turn_into
@@ -37,7 +38,6 @@ LARGEST_NVFP4 = LARGEST_FP4 * LARGEST_FP8  # in units of the scale of all blocks
 E8M0_OF_ONE = 127  # the byte that stands for a scale of 2 to the power of 0
 SHARES = np.linspace(1.0, 0.6, 21)  # of the largest magnitude in a block, that its largest number may stand for
 SMALLEST_FP8 = np.float32(2.0**-9)
-TINY = 1e-12
 
 OPSETS = {"w8": 21, "int4": 21, "nvfp4": 23, "mxfp8": 19}  # the first that have these types; of integers, in blocks
 IR_VERSIONS = {"w8": 10, "int4": 10, "nvfp4": 11, "mxfp8": 9}

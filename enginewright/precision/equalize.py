@@ -2,7 +2,7 @@
 
 A tensor has one scale for all channels, so that those with small numbers get few of the 256 steps; weights have one for
 each output channel. Between convolutions this is called cross-layer equalization, behind a normalization SmoothQuant.
-docs/precisions.md says why no library does it here.
+onnxsim's equalization knows no depthwise convolutions, and NNCF's SmoothQuant leaves Mul nodes in graphs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import TINY, Feeds
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.passes.find import Inserter, sizes_of
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import FLOATS, PRODUCTS, array_of, has_rows, is_average
-from enginewright.precision.write_int8 import LARGEST, LEVELS, TINY, Bounds, dtype_of
+from enginewright.precision.write_int8 import LARGEST, LEVELS, Bounds, dtype_of
 
 ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}  # keep a positive factor of a channel, as averages and MaxPool do
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)

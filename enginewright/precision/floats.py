@@ -153,11 +153,8 @@ def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
 def nodes_adding_scattered(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
     network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
-
-    def reduces(node: onnx.NodeProto) -> bool:
-        return any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
-
-    return [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND") and reduces(node)]
+    scattering = [node for node in model.graph.node if node.op_type in ("ScatterElements", "ScatterND")]
+    return [node for node in scattering if any(a.name == "reduction" and a.s != b"none" for a in node.attribute)]
 
 
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -293,7 +290,7 @@ def doubt_in_words(precision: str, left: Iterable[Left]) -> str | None:
         return None
     return (
         f"{precision} keeps {operations:.0%} of the operations in floats, and may be no faster than fp32: "
-        "the precision best mixes both and takes what is faster, see docs/precisions.md"
+        "the precision best mixes both and takes what is faster, see docs/explanation/best.md"
     )
 
 

@@ -1,4 +1,4 @@
-"""Mend the Q/DQ nodes of ModelOpt that keep TensorRT from fusing kernels. docs/precisions.md has NVIDIA's rules."""
+"""Mend the Q/DQ nodes of ModelOpt that keep TensorRT from fusing kernels. docs/explanation/int8.md has the rules."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple

@@ -20,9 +20,10 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.params.build import EAGER, BenchmarkParams, InferenceParams
 from enginewright.core.user_files import user_file
+from enginewright.data.feeds import middle_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
-from enginewright.engine.record import EngineRecord, LayerTime, node_names
+from enginewright.engine.record import EngineRecord, LayerTime, Speedup, node_names
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import save_graph
 from enginewright.graph.shapes import as_ir
@@ -39,7 +40,6 @@ from enginewright.precision.records import (
     BlockTimes,
     Candidate,
     MixChoice,
-    Speedup,
 )
 
 Block = tuple[str, ...]  # the names of its nodes
@@ -402,8 +402,8 @@ def promise(rival: LayersTimes, mix: LayersTimes) -> Speedup:
     """
     turns = np.random.default_rng(SEED).integers(0, len(mix), (RESAMPLES, len(mix)))
     whole, *drawn = (_total(rival[each]) / _total(mix[each]) for each in (slice(None), *turns))
-    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Speedup(middle=whole, low=float(low), high=float(high))
+    low, high = middle_of(drawn, CONFIDENCE)
+    return Speedup(middle=whole, low=low, high=high)
 
 
 def _total(layers: LayersTimes) -> float:

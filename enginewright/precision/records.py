@@ -1,15 +1,14 @@
 """The JSON documents of the stages rescue, search and mix: what was tried, what each try brought, and the answer."""
 
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import Record, sha256
-from enginewright.core.params.precisions import Keep, RescueName
+from enginewright.core.params.precisions import Keep, RescueName, Rest
 from enginewright.core.text import counted, first_few, in_one_line
+from enginewright.data.feeds import load_arrays
+from enginewright.engine.record import Speedup
 from enginewright.precision.write_int8 import Rounded
 
 RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
@@ -54,19 +53,13 @@ def errors_in_words(error: float | None, at_once: float | None) -> str:
     return "nothing changes" if error is None or at_once is None else f"{error:.2%} ({at_once:.2%})"
 
 
-def write_rounded(rounded: Rounded, folder: Path) -> None:
-    """Write the bytes of weights. Names are numbered, as a tensor may be called what the function calls a parameter."""
-    arrays: dict[str, Any] = {f"weights-{number}": array for number, array in enumerate(rounded.values())}
-    np.savez(folder / "rounded.npz", names=np.array(list(rounded)), **arrays)
+ROUNDED = "rounded.npz"  # the bytes of weights that a rescue has rounded
 
 
 def read_rounded(folder: Path) -> Rounded:
-    path = folder / "rounded.npz"
-    if not path.exists():
-        return {}
+    path = folder / ROUNDED
     try:
-        with np.load(path) as held:
-            return {str(name): np.asarray(held[f"weights-{number}"]) for number, name in enumerate(held["names"])}
+        return load_arrays(path) if path.exists() else {}
     except Exception as error:  # NumPy and zipfile raise what the parsers beneath them do: of Python, of zlib
         raise EnginewrightError(f"{path} is damaged: `dvc repro` makes it again ({in_one_line(error)})") from None
 
@@ -117,6 +110,7 @@ class Search(Record):
     samples: tuple[int, int, int]  # those to measure layers by, to check sets of layers by, and to judge the answer by
     path: tuple[Step, ...]  # in the order in which they were tried
     spared: tuple[str, ...]  # the answer, in the order of their worth
+    rest: Rest | None = None  # the type of the rest, if it must be another than the compiler's
 
     @property
     def chosen(self) -> Step:
@@ -144,17 +138,6 @@ class Search(Record):
         spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in floating point, {share}"
         all_of_them = f"all of them in {self.precision} would take {all_int8.spent:.0%}"
         return f"{spared}, {self.chosen.in_words()}; {all_of_them}{unmeasured}"
-
-
-class Speedup(Record):
-    """How many times as fast one engine is as another, and the interval of that."""
-
-    middle: float
-    low: float
-    high: float
-
-    def in_figures(self) -> str:
-        return f"{self.middle:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 class BlockTimes(Record):

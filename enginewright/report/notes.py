@@ -8,7 +8,7 @@ from enginewright.core.facts import PYTORCH, QUANTIZED, RUNTIMES
 from enginewright.core.params.build import NUMBER_FORMATS
 from enginewright.core.text import first_few
 from enginewright.engine.record import short_name
-from enginewright.measure.records import Ratio, Validation, baseline_title
+from enginewright.measure.records import Ratio, baseline_title
 from enginewright.precision.records import Mix
 from enginewright.report.evidence import Evidence, Findings
 from enginewright.report.tables import OWN_PROCESS
@@ -26,8 +26,12 @@ class Note(NamedTuple):
 
 
 def notes_on(findings: Findings) -> list[Note]:
-    first = findings.precisions[0]
-    notes = [*_on_samples(first.validation)]
+    first, notes = findings.precisions[0], list[Note]()
+    if (maker := first.validation.reference) != PYTORCH:
+        meant = f"it means {maker}, which runs that file as written."
+        notes.append(Note("No PyTorch", f"the model came as an ONNX file. Where this report says PyTorch, {meant}"))
+    if doubt := first.validation.doubt:
+        notes.append(Note("Images may be prepared otherwise than the model knows them", f"{doubt}."))
     if first.engine.boxes.chooses_in_graph:
         text = "the engine's times include the choice among overlapping boxes, and the baselines' times do not."
         notes.append(Note("Boxes are chosen in the graph", text))
@@ -38,6 +42,8 @@ def notes_on(findings: Findings) -> list[Note]:
             notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
         if entry.cure:
             notes.append(Note(f"{entry.precision} is cured", f"{entry.cure.in_words()}."))
+        if tuning := entry.engine.tuning:
+            notes.append(Note(f"{entry.precision} is tuned", f"{tuning.in_words()}."))
         if remark := entry.engine.remark:
             notes.append(Note(f"{entry.precision} was built otherwise", f"{remark}."))
     for name, refusal in findings.refused.items():
@@ -76,15 +82,6 @@ def noise_by_batch(findings: Findings) -> list[Note]:
                 why = "; ".join(dict.fromkeys(chain(*found)))  # each reason once, however many ratios share it
                 notes.append(Note(f"{entry.precision} at batch {batch}", f"{count}{why}."))
     return notes
-
-
-def _on_samples(validation: Validation) -> Iterator[Note]:
-    """Say what they were compared with, and how they were prepared."""
-    if validation.reference != PYTORCH:
-        meant = f"it means {validation.reference}, which runs that file as written."
-        yield Note("No PyTorch", f"the model came as an ONNX file. Where this report says PyTorch, {meant}")
-    if validation.doubt:
-        yield Note("Images may be prepared otherwise than the model knows them", f"{validation.doubt}.")
 
 
 def _on_execution(entry: Evidence, runtime: str) -> Iterator[Note]:

@@ -55,7 +55,7 @@ class Fleet(_Entry):
     @classmethod
     def read(cls, file: Path = FLEET) -> Self:
         if not file.exists():
-            raise EnginewrightError(f"{file} does not exist: list targets in it, as docs/scale.md shows")
+            raise EnginewrightError(f"{file} does not exist: list targets in it, as docs/how-to/machines.md shows")
         try:
             return cls.model_validate(read_yaml(file))
         except ValidationError as error:

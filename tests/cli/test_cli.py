@@ -181,7 +181,7 @@ while zpty -r shell line; do print -r -- $line; done
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here: `apt-get install zsh` as root")
 def test_zsh_completes_what_the_documented_line_registers(tmp_path):
     """It runs on a terminal of its own, where Tab is pressed."""
-    assert '`eval "$(enginewright --print-completion zsh)"`' in (ROOT / "docs/cli.md").read_text()
+    assert '`eval "$(enginewright --print-completion zsh)"`' in (ROOT / "docs/reference/cli.md").read_text()
     (tmp_path / "artifacts/engines/fp16").mkdir(parents=True)
     script = os.environ | {"SCRIPT": enginewright("--print-completion", "zsh").stdout}
     typed = ["zsh", "-f", "-c", TYPED_IN_ZSH]
@@ -192,7 +192,7 @@ def test_zsh_completes_what_the_documented_line_registers(tmp_path):
 @pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here: `apt-get install fish` as root")
 def test_fish_completes_after_the_documented_line():
     line = "enginewright --print-completion fish | source"
-    assert f"`{line}`" in (ROOT / "docs/cli.md").read_text()
+    assert f"`{line}`" in (ROOT / "docs/reference/cli.md").read_text()
     path = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     asked = ["fish", "--no-config", "-c", f"{line}; complete --do-complete 'enginewright in'"]
     done = subprocess.run(asked, env=path, capture_output=True, text=True, timeout=60)

@@ -11,6 +11,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.all import Params
 from enginewright.core.params.model import ModelParams
+from enginewright.core.params.precisions import DEFAULTS, Thresholds, as_executed
 from enginewright.model.checkpoint import Weights
 
 MIXED = {"floating": "bf16", "seconds": 1, "traces": None}
@@ -434,6 +435,14 @@ def test_without_precisions_there_are_four(tmp_path, text):
     assert list(params.precisions) == ["fp32", "fp16", "bf16", "int8"]
     assert (params.search["int8"].seconds, params.mix) == (600, {})
     assert params.build.profile.batch.max == 16
+
+
+def test_float32_that_runs_as_tf32_is_held_to_what_11_bits_leave_unless_params_yaml_says_more():
+    usual, fp16 = (Thresholds(**DEFAULTS[name]["thresholds"]) for name in ("fp32", "fp16"))
+    assert as_executed(usual, {"fp32"}) == usual
+    assert as_executed(usual, {"fp32", "tf32"}) == fp16
+    own = usual.model_copy(update={"relative_error": 2e-3})
+    assert as_executed(own, {"tf32"}) == fp16.model_copy(update={"relative_error": 2e-3})
 
 
 def test_every_precision_has_defaults(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md and the sources: it quotes messages as they are, and helps with those that cannot."""
+"""docs/reference/messages.md and the sources: it quotes messages as they are, and helps with those that cannot."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from itertools import pairwise
 from support.paths import ROOT
 
 SOURCES = sorted(path for room in ("enginewright", "stages", "tools") for path in ROOT.glob(f"{room}/**/*.py"))
-DOCUMENT = (ROOT / "docs/troubleshooting.md").read_text()
+DOCUMENT = (ROOT / "docs/reference/messages.md").read_text()
 WRITTEN_OUT = [*ROOT.glob("enginewright/bundle/templates/**/*.j2"), *ROOT.glob(".ci/*")]  # no Python, or not yet
 RAISED = ("EnginewrightError", "ValueError", "_mistake", "at_line", "ArgumentTypeError", "parser.error", "sys.exit")
 TOLD = ("_tell_unless_plain",)  # a note, before a reason

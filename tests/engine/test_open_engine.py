@@ -1,4 +1,4 @@
-"""The door for other programs, `enginewright.open_engine`, as docs/python.md shows it."""
+"""The door for other programs, `enginewright.open_engine`, as docs/reference/python.md shows it."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import load_runtime
 from enginewright.graph.as_written import open_as_written
 
-DOCUMENTED, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+DOCUMENTED, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/reference/python.md").read_text(), re.DOTALL)
 LIBRARIES = {"numpy", "pandas", "pydantic", "torch"}
 
 
@@ -27,7 +27,7 @@ def copy(built, tmp_path):
 @pytest.mark.parametrize(
     ("program", "printed"),
     [("import enginewright", "[]\n"), (DOCUMENTED, "logits (4, 16)\n['numpy', 'pydantic']\n")],
-    ids=["import", "the program of docs/python.md"],
+    ids=["import", "the program of docs/reference/python.md"],
 )
 def test_a_program_loads_only_the_libraries_it_needs(copy, tmp_path, program, printed):
     listing = f"import sys; print(sorted({LIBRARIES} & sys.modules.keys()))"

@@ -16,7 +16,6 @@ from torch import nn
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.record import read_engine
 from enginewright.measure.contenders import _captured, open_baseline, pytorch_contender, require_possible
-from enginewright.pipeline.speed import open_rival
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 calls = []  # outside of the model, because a contender runs a copy of it
@@ -151,7 +150,7 @@ def test_a_baseline_gets_the_pixels_of_the_engine_and_normalizes_them(
         forward = staticmethod(look)
 
     feeds = samples.fed_to(record.build).cycled(2)
-    with open_rival(baseline, record, feeds, tmp_path / "m", Looking, inference) as bind:
+    with open_baseline(baseline, record, feeds, tmp_path / "m", Looking, inference) as bind:
         call = bind(feeds)
         call()
     found = seen[-1] if seen else inspect.getclosurevars(call).nonlocals["binding"].copy_outputs_to_cpu()[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from enginewright.model.exporter_defects import quiet_exporter
+from enginewright.model.exporter_defects import attention_in_parts, quiet_exporter
 
 BATCH = {0: torch.export.Dim("batch", min=1)}
 
@@ -90,3 +90,4 @@ def test_attention_with_a_learned_mask_has_another_layout_where_it_may_be_traine
         exported(Module(Attention()), torch.ones(2, 4, 8))
     assert "Cannot view a tensor" in str(caught.value.__cause__)
     exported(Module(Attention().requires_grad_(False)), torch.ones(2, 4, 8))
+    attention_in_parts(Module(Attention()).eval(), (torch.ones(2, 4, 8),), {"arrays": (BATCH,)})

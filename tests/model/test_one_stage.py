@@ -83,7 +83,7 @@ def test_detectors_that_propose_regions_are_refused_in_a_sentence():
 
 
 def test_pytorch_still_cannot_export_what_they_do_with_their_regions():
-    """Once it exports, the two-stage detectors that docs/zoo.md has refused are worth another try."""
+    """Once it exports, the two-stage detectors that docs/evidence/results.md has refused are worth another try."""
 
     class Chosen(torch.nn.Module):
         def forward(self, boxes, scores):

@@ -1,4 +1,4 @@
-"""The examples of docs/bring-your-own-model.md, from the samples to the gate."""
+"""The examples of docs/how-to/models.md, from the samples to the gate."""
 
 import sys
 from pathlib import Path
@@ -90,7 +90,7 @@ def project(tmp_path, monkeypatch):
     return small_project(tmp_path, monkeypatch, PRECISION)
 
 
-def example(kind, words, document="bring-your-own-model"):
+def example(kind, words, document="models"):
     """Return the document's block that holds these words."""
     (text,) = (block.text for block in blocks(kind) if block.document.stem == document and words in block.text)
     return text

@@ -1,4 +1,4 @@
-"""NVIDIA's rules on Q/DQ nodes, held against what is written for TensorRT: docs/precisions.md has them as a table."""
+"""NVIDIA's rules on Q/DQ nodes, held against what is written for TensorRT: docs/explanation/int8.md has a table."""
 
 import re
 from collections import Counter

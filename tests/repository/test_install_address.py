@@ -51,7 +51,7 @@ def test_an_address_is_none(text):
 
 def test_nothing_tells_to_install_it_by_its_name_alone():
     files = subprocess.run(["git", "ls-files", *CONTENTS], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
-    texts = {name: (ROOT / name) for name in files if name and not name.startswith("docs/results/")}
+    texts = {name: (ROOT / name) for name in files if name and not name.startswith("docs/evidence/results/")}
     found = []
     for name, path in texts.items():
         if path.is_file() and path.suffix not in (".png", ".onnx", ".pt", ".gif", ".jpg", ".webp"):

@@ -68,7 +68,8 @@ HARDWARE = {
 }
 # Of an engine with several profiles, get_engine_information returned an empty text (seen with 10.6 on an H200). Later
 # versions are taken to describe them as NVIDIA's documents show it.
-DESCRIBES_PROFILES = tuple(map(int, __version__.split(".")[:2])) > (10, 6)
+VERSION = tuple(map(int, __version__.split(".")[:2]))
+DESCRIBES_PROFILES = VERSION > (10, 6)
 ERROR, WARNING = trt.ILogger.ERROR, trt.ILogger.WARNING
 OUT_OF_MEMORY = (
     "[defaultAllocator.cpp::allocate::57] Error Code 1: Cuda Runtime (out of memory)",
@@ -255,6 +256,7 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
         except Exception:  # protobuf's, of which there are two implementations
             return self._refuse("Failed to parse the ONNX model.", "MODEL_DESERIALIZE_FAILED")
         own = _registered_by_libraries()
+        in_bytes = {each.name for each in graph.initializer if each.data_type == onnx.TensorProto.INT8}
         for node in graph.node:
             known = onnx.defs.has(node.op_type, node.domain) or (node.domain, node.op_type) in OWN_OPERATORS
             if node.op_type in own and (not known or "ENABLE_PLUGIN_OVERRIDE" in vars(self).get("_flags", ())):
@@ -266,6 +268,11 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
                     "INVALID_NODE",
                     node,
                 )
+            # Of 10.6, seen on an H200. TensorRT for RTX 1.7, which is newer, takes bytes in blocks.
+            in_blocks = node.op_type == "DequantizeLinear" and any(each.name == "block_size" for each in node.attribute)
+            if in_blocks and node.input[0] in in_bytes and VERSION <= (10, 6):
+                why = "Block quantization is supported only for DataType::kINT4"
+                return self._refuse(f"Invalid Node - {node.name} Error Code 3: {why}", "INVALID_NODE", node)
             if _is_plugin(node) and not _registry["plugins"]:
                 why = f'plugin != nullptr && "{PLUGINS[node.op_type]} plugin was not found in the plugin registry!"'
                 return self._refuse(why, "UNSUPPORTED_NODE", node)
@@ -1126,8 +1133,12 @@ def _compute(engine, shapes, addresses, values) -> None:
     """Compute from device memory into device memory. The stream calls this when it is waited for."""
     session = engine._session
     feeds = _feeds(engine, shapes, addresses, values)
-    names = [output.name for output in session.get_outputs()]
+    names, settings = [output.name for output in session.get_outputs()], engine._settings
+    is_tuned = settings["optimization_level"] == 4 or settings["max_aux_streams"] == 0
+    time.sleep(0.005 * (failing("slow_untuned") and not is_tuned))
     for name, computed in zip(names, session.run(names, feeds), strict=True):
+        if failing("wrong_tuned") and settings["max_aux_streams"] == 0:
+            computed = computed * np.nan
         target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
         written = computed.size - failing("unwritten_output")
         target[:written] = computed.reshape(-1)[:written]

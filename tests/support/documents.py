@@ -8,10 +8,9 @@ from typing import NamedTuple
 from support.paths import ROOT
 
 DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "benchmarks/README.md",
-    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("*.md")),
+    *(ROOT / f"{folder}/README.md" for folder in ("benchmarks", "data", "history")),
+    *sorted(path for path in ROOT.glob("docs/**/*.md") if "results" not in path.parts),
 ]
 PROGRAMS = ("make", "dvc", "enginewright", "python", "pip", "git", "bash", "sed")
 FENCE = re.compile(

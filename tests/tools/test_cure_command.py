@@ -18,10 +18,10 @@ from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.pipeline.graphs import cured_graph
 from enginewright.pipeline.machine import fitting_cures
 from enginewright.precision.cure import CURE, Cure
-from enginewright.precision.islands import layers_to_keep
 from enginewright.precision.quantize import activations
-from enginewright.precision.write_int8 import Bounds, write_int8
+from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from tools.cure.command import run
+from tools.cure.find_cure import layers_to_keep
 
 ENGINE, CONVERTED, FOUND = Path("artifacts/engines/int8"), Path("artifacts/converted/int8"), Path("cures/int8.json")
 
@@ -34,7 +34,7 @@ def project(tmp_path, tiny_onnx, build, manifest, samples, monkeypatch):
         here = describe_machine("onnxruntime")
         graph = load_graph(tiny_onnx)
         ranges = {name: Bounds(-8.0, 8.0) for name in activations(graph)}
-        save_graph(write_int8(graph, ranges, frozenset(), 127, {}, exact_sums=False), tmp_path / "int8.onnx")
+        save_graph(write_int8(graph, Rounding(ranges, exact_sums=False)), tmp_path / "int8.onnx")
         described = DescribedGraph("int8", tmp_path / "int8.onnx", manifest)
         build_engine(described, target_of(here, build.tensorrt), build, tmp_path / "engine")
         root = make_project(tmp_path / "project", tmp_path / "engine", tmp_path / "int8.onnx", here)

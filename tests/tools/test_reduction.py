@@ -12,7 +12,7 @@ from support.paths import ROOT
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine, load_runtime
-from enginewright.precision.write_int8 import Bounds, tensors_in_int8, write_int8
+from enginewright.precision.write_int8 import Bounds, Rounding, tensors_in_int8, write_int8
 from tools.reduction.case import Case
 from tools.reduction.reduce import DIFFERS, REFUSED, Fault, Way, reduce_fault, require_replaceable, run_case, summary
 
@@ -32,7 +32,7 @@ def operators(case):
 
 def in_bytes(graph):
     names = tensors_in_int8(graph)
-    return write_int8(graph, dict.fromkeys(names, Bounds(-4.0, 4.0)))
+    return write_int8(graph, Rounding(dict.fromkeys(names, Bounds(-4.0, 4.0))))
 
 
 def model_of(nodes, constants=None):

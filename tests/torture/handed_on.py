@@ -161,7 +161,8 @@ def _rescued() -> None:
 
 def _mix() -> bytes:
     from enginewright.core.params.precisions import Keep
-    from enginewright.precision.records import BlockTimes, Candidate, Mix, Speedup
+    from enginewright.engine.record import Speedup
+    from enginewright.precision.records import BlockTimes, Candidate, Mix
 
     times = Speedup(middle=1.2, low=1.1, high=1.3)
     block = BlockTimes(first="a", last="b", milliseconds={"int8": 1, "fp32": 2})
@@ -181,11 +182,12 @@ def _say_mix() -> None:
 
 
 def _rounded(root: Path) -> bytes:
-    from enginewright.precision.records import write_rounded
+    from enginewright.data.feeds import save_arrays
+    from enginewright.precision.records import ROUNDED
 
     (root / RESCUED).mkdir(parents=True)
-    write_rounded({"w1": np.ones((4, 3), np.int8), "w2": np.ones(5, np.int8)}, root / RESCUED)
-    return (root / RESCUED / "rounded.npz").read_bytes()
+    save_arrays(root / RESCUED / ROUNDED, {"w1": np.ones((4, 3), np.int8), "w2": np.ones(5, np.int8)})
+    return (root / RESCUED / ROUNDED).read_bytes()
 
 
 def _read_rounded() -> None:

@@ -3,7 +3,7 @@
 `make torture` runs this: `python tests/torture/synced.py`. A power cut loses what was not forced to disk. So each file
 that gets its final name by a rename must have been forced to disk after its last write. DVC forces
 nothing. So all that it wrote is emptied in the end: its notes of runs and its locks. Its copies of results are deleted,
-as docs/troubleshooting.md says. The next run must succeed, and with the same bytes.
+as docs/explanation/reliability.md says. The next run must succeed, and with the same bytes.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def unsynced(lines: Iterable[str], root: Path) -> Iterator[str | None]:
 
 
 def lose_what_dvc_wrote(root: Path) -> None:
-    """Empty each file of DVC, as the worst power cut does, and delete its cache, as docs/troubleshooting.md says."""
+    """Empty each file of DVC, as the worst power cut does, and delete its cache: docs/explanation/reliability.md."""
     shutil.rmtree(root / ".dvc/cache")
     for file in (root / ".dvc/tmp").rglob("*"):
         if file.is_file():

@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from enginewright.cli.arguments import RUN, add_path
 from enginewright.core.params.all import Params
@@ -50,7 +50,10 @@ def add_arguments(command: ArgumentParser) -> None:
 def run(chosen: Namespace) -> int:
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
     precisions = [new.precision for _, new in common_precisions(before, after)]
-    raced = _race(chosen.before, chosen.after, precisions) if chosen.race else {}
+    raced: Mapping[str, SpeedChanges] = {}
+    if chosen.race:
+        with engines_of(chosen.before) as old, engines_of(chosen.after) as new:
+            raced = race_runs(old, new, precisions, Params.read())
     changes = compare_runs(before, after, chosen.confidence, raced)
     rows = [change.model_dump() for change in changes]
     print(json.dumps(rows, indent=2) if chosen.json else describe(changes, chosen.confidence))
@@ -62,8 +65,3 @@ def run(chosen: Namespace) -> int:
     if found != Outcome.REGRESSION and any(entry.validation.not_enough_samples for entry in after.precisions):
         return UNSURE
     return STATUSES.get(found, 0)
-
-
-def _race(before: str, after: str, precisions: Collection[str]) -> Mapping[str, SpeedChanges]:
-    with engines_of(before) as old, engines_of(after) as new:
-        return race_runs(old, new, precisions, Params.read())

@@ -43,7 +43,7 @@ QUESTIONS = {
     "model": "model: a name of torchvision, timm:NAME, package.module:factory, or FILE.onnx [resnet18]",
     "weights": "weights: train, pretrained, given, or a file",
     "images": "images: a folder, FILE.csv, FILE.npz or FILE.npy [scikit-learn's digits]",
-    "task": "task: what the outputs mean, see docs/tasks.md [classification]",
+    "task": "task: what the outputs mean, see docs/how-to/tasks.md [classification]",
 }
 
 
@@ -53,7 +53,7 @@ def add_arguments(command: ArgumentParser) -> None:
     command.add_argument("--model", help="torchvision's NAME, package.module:factory, or FILE.onnx")
     add_path(command, "--images", FILE, type=str, help="a folder of images, a .csv, or arrays, .npz or .npy")
     add_path(command, "--weights", FILE, type=str, help="train, pretrained, given, or a checkpoint")
-    command.add_argument("--task", help="what the outputs mean, see docs/tasks.md")
+    command.add_argument("--task", help="what the outputs mean, see docs/how-to/tasks.md")
     command.add_argument("--size", type=int, metavar="PIXELS", help="of the images, if not as the model says")
 
 

@@ -55,7 +55,7 @@ class Params(Section):
     OpenVINO"""
     task: str = CLASSIFICATION
     """what the outputs mean, and so which metric counts: classification, detection, segmentation, embedding, regression
-    or ranking, or package.module:Task of your own, see docs/tasks.md"""
+    or ranking, or package.module:Task of your own, see docs/how-to/tasks.md"""
     samples: SamplesParams = SamplesParams()
     """what engines are calibrated with and judged on"""
     model: ModelParams = ModelParams()
@@ -69,7 +69,7 @@ class Params(Section):
     search: dict[PrecisionName, SearchParams] = Field(default={})
     """by precision: the layers that must stay in floating point, for it to keep its thresholds"""
     mix: dict[PrecisionName, MixParams] = Field(default={})
-    """for the precision best, see docs/precisions.md"""
+    """for the precision best, see docs/explanation/best.md"""
     precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
     """the precisions to make; without any, fp32, fp16, bf16 and int8"""
     build: BuildParams = BuildParams()
@@ -82,7 +82,7 @@ class Params(Section):
     """how engines are timed"""
     cluster: ClusterParams = ClusterParams()
     """where samples, reference, calibrate, rescue, search and validate are spread over other machines, see
-    docs/scale.md. Results differ by no more than rounding: a change runs the report and the gate alone"""
+    docs/how-to/machines.md. Results differ by no more than rounding: a change runs the report and the gate alone"""
     timeouts: dict[TimedStage, Seconds] = Field(default={})
     """seconds that a stage may take before it is ended, such as {export: 600, search: 3600}, for each precision. What
     is not named takes as long as it takes. No result depends on it"""

@@ -67,7 +67,7 @@ class ModelParams(Section):
     """the name of the output that the task reads, with a score per class; null: found by shape; none: there is none,
     and only errors and cosine are judged"""
     boxes: BoxesParams = BoxesParams()
-    """how the outputs of a detector become boxes, see docs/tasks.md"""
+    """how the outputs of a detector become boxes, see docs/how-to/detection.md"""
 
     @field_validator("arguments")
     @classmethod

@@ -102,7 +102,7 @@ class TextPreprocessing(Section):
     padding: str | None = Field(default=None, min_length=1)
     """the token to pad with; null: the tokenizer's"""
     spare_rows: bool = False
-    """see docs/data.md"""
+    """see docs/how-to/data.md"""
 
     @property
     def shortest(self) -> int:
@@ -140,8 +140,8 @@ Size = Annotated[int, Field(ge=1)]
 
 class SamplesParams(Section):
     source: str = "digits"
-    """scikit-learn's handwritten digits, or your own images, see docs/data.md: data/images/NAME, a folder with a folder
-    per class or of images alone; NAME.csv of paths; NAME.npz of pixels"""
+    """scikit-learn's handwritten digits, or your own images: data/images/NAME, a folder with a folder per class or of
+    images alone; NAME.csv of paths; NAME.npz of pixels, see docs/how-to/data.md"""
     class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = None
     """in the order of the model's outputs: a list, or a file data/images/FILE.txt with a class per line; null: the
     names of folders or labels, in alphabetical order"""
@@ -160,7 +160,7 @@ class SamplesParams(Section):
     preprocessing: Preprocessing | None = Preprocessing()
     """stored with every engine: inference prepares an image exactly like this"""
     text: TextPreprocessing | None = None
-    """for texts, see docs/data.md: {tokenizer: data/texts/tokenizer.json, longest: 128}"""
+    """for texts, see docs/how-to/data.md: {tokenizer: data/texts/tokenizer.json, longest: 128}"""
     values: dict[str, Size | Annotated[tuple[Size, ...], Field(min_length=1)]] = Field(default={})
     """of inputs that hold sizes, and no row for each sample, such as {sizes: [16, 16]}"""
 

@@ -12,15 +12,13 @@ from platformdirs import user_cache_path
 from pydantic import Field
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import Record, new_file, sha256, sha256_of
 from enginewright.core.params.precisions import CalibrationParams
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, load_arrays, save_arrays
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
-from enginewright.precision.write_int8 import Bounds
+from enginewright.precision.write_int8 import LARGEST, Bounds
 
-LEVELS = PRECISIONS["int8"].largest  # the number that stands for the end of a range
 HEADER = "TRT-101601-EntropyCalibration2"  # as TensorRT 10.16.1 writes it; readers check the kind, not the number
 TINY = 1e-36  # counts as zero, since float32 holds few bits of its scale
 SMALL = 1 << 16  # bytes of one sample's outputs
@@ -29,7 +27,7 @@ SMALL = 1 << 16  # bytes of one sample's outputs
 def write_cache(amax: Mapping[str, float], path: Path) -> None:
     """Write a line for each tensor. One that is always zero gets the range 1, since readers fail on a scale of 0."""
     ranges = {name: value if value > TINY else 1.0 for name, value in amax.items()}
-    lines = [f"{name}: {struct.pack('>f', value / LEVELS).hex()}" for name, value in ranges.items()]
+    lines = [f"{name}: {struct.pack('>f', value / LARGEST).hex()}" for name, value in ranges.items()]
     with new_file(path) as temporary:
         temporary.write_text("\n".join([HEADER, *lines]) + "\n", encoding="utf-8")
 
@@ -50,7 +48,7 @@ def read_cache(path: Path) -> dict[str, float]:
         except (ValueError, struct.error):
             scale = math.nan
         if name.strip() and 0 < scale < math.inf:
-            amax[name.strip()] = float(scale) * LEVELS
+            amax[name.strip()] = float(scale) * LARGEST
         elif line.strip():
             raise EnginewrightError(
                 f"{path}, line {number}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}"
@@ -142,11 +140,11 @@ def keep_answers(ranges: Calibration, samples: SampleSet, batches: Sequence[Outp
     shapes = {tuple(values.shape[1:] for values in batch.values()) for batch in batches}
     if len(shapes) != 1 or not all(batches):
         return
-    answers = [np.concatenate([batch[name] for batch in batches])[: len(samples)] for name in batches[0]]
+    answers = {name: np.concatenate([batch[name] for batch in batches])[: len(samples)] for name in batches[0]}
     file = _file_of(ranges, samples)
     try:
         with new_file(file) as temporary, temporary.open("wb") as opened:
-            np.savez(opened, *answers, names=np.array(list(batches[0])))
+            save_arrays(opened, answers)
         for old in sorted(file.parent.glob("*.npz"), key=lambda each: each.stat().st_mtime)[:-MOST_FILES]:
             old.unlink()
     except OSError:  # a full or a read-only disk: the search runs the graph again
@@ -157,8 +155,7 @@ def kept_answers(ranges: Calibration, samples: SampleSet) -> Outputs | None:
     """Return what is known, or None."""
     try:
         with _file_of(ranges, samples).open("rb") as opened:
-            file = np.load(opened)
-            return {str(name): file[f"arr_{number}"] for number, name in enumerate(file["names"])}
+            return load_arrays(opened)
     except Exception:  # missing or damaged: NumPy and zipfile raise what the parsers beneath them do
         return None
 

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.facts import PRECISIONS
+from enginewright.precision.write_int8 import LARGEST
 
-LEVELS = PRECISIONS["int8"].largest  # positive int8 values
 CHUNK = 1 << 18  # elements: temporary arrays stay in the processor's cache, and threads seldom wait for Python's lock
 LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
@@ -114,7 +113,7 @@ def choose_amax(histogram: Histogram, method: str, percentile: float) -> float:
     counts = histogram.occupied()
     if method == "typical" and len(histogram.peaks):  # an activation may be empty, such as boxes of nothing
         return float(np.quantile(histogram.peaks, TYPICAL, method="higher"))
-    if len(counts) <= LEVELS or histogram.amax == 0:
+    if len(counts) <= LARGEST or histogram.amax == 0:
         return histogram.amax
     match method:
         case "percentile":
@@ -145,7 +144,7 @@ def entropy_bins(counts: Counts) -> int:
     values = counts.astype(np.float64)
     values[0] = values[1]  # zeros are exact at any scale, and ReLU makes so many that they would outweigh all others
     prefix, prefix_filled, prefix_entropy = map(_prefix_sums, (values, (values > 0).astype(float), _x_log_x(values)))
-    candidates = np.arange(LEVELS + 1, len(values) + 1)
+    candidates = np.arange(LARGEST + 1, len(values) + 1)
     inside, total = prefix[candidates], prefix[-1]
     folded, last = total - inside, values[candidates - 1]
     # P is the histogram, except that the candidate's last bin also holds what was folded into it.
@@ -153,7 +152,7 @@ def entropy_bins(counts: Counts) -> int:
     p_log_q = np.empty(len(candidates))
     for start in range(0, len(candidates), COLUMNS_AT_ONCE):
         part = slice(start, start + COLUMNS_AT_ONCE)
-        edges = candidates[part, None] * np.arange(LEVELS + 1) // LEVELS
+        edges = candidates[part, None] * np.arange(LARGEST + 1) // LARGEST
         mass, filled = np.diff(prefix[edges], axis=1), np.diff(prefix_filled[edges], axis=1)
         log_q = np.log(np.divide(mass, filled, out=np.ones_like(mass), where=filled > 0))
         p_log_q[part] = (mass * log_q).sum(axis=1) + folded[part] * log_q[:, -1]
@@ -169,8 +168,8 @@ def mse_bins(counts: Counts, candidates: int = 256) -> int:
     """Return the number of bins with the least squared error of rounding to int8 and saturating. All numbers that one
     level stands for have the same rounded value, so that prefix sums of their powers give the error of a level."""
     centers = np.arange(len(counts)) + 0.5
-    tried = np.unique(np.linspace(LEVELS + 1, len(counts), candidates).round().astype(int))
-    restored = np.arange(LEVELS + 1) * tried[:, None] / LEVELS
+    tried = np.unique(np.linspace(LARGEST + 1, len(counts), candidates).round().astype(int))
+    restored = np.arange(LARGEST + 1) * tried[:, None] / LARGEST
     middles = (restored[:, 1:] + restored[:, :-1]) / 2
     ends = np.full((len(tried), 1), len(counts))
     below = np.ceil(middles - 0.5).astype(int)  # how many centers lie below the middle between two levels

@@ -189,8 +189,8 @@ def within_pictures(findings: Findings) -> list[Figure]:
     places = [place for curve in curves for place in (*curve.points, *(dot[:2] for dot in curve.dots))]
     across, up = from_zero(x for x, _ in places), from_zero(y for _, y in places)
     axes = Axes(across, up, "ms that 99 of 100 stay within", f"{findings.kind}/s")
-    told = (f"{one.label}: {', '.join(f'{y:,.0f} within {x:g} ms' for x, y in one.points)}" for one in curves)
-    return [Figure(title, draw_curves("within", title, f"{'; '.join(told)}.", curves, axes))]
+    each = (f"{one.label}: {', '.join(f'{y:,.0f} within {x:g} ms' for x, y in one.points)}" for one in curves)
+    return [Figure(title, draw_curves("within", title, f"{'; '.join(each)}.", curves, axes))]
 
 
 def error_pictures(findings: Findings) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Check what ONNX Runtime's CUDA provider is told. What that gains was measured on a GPU: docs/measurements.md."""
+"""Check what ONNX Runtime's CUDA provider is told. docs/explanation/measuring.md says what for."""
 
 import shutil
 from dataclasses import replace

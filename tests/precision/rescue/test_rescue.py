@@ -10,6 +10,7 @@ from support.quantized import KEEP_NOTHING
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.precisions import CalibrationParams
+from enginewright.data.feeds import save_arrays
 from enginewright.graph import data_apart
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.calibration.auto import OutputErrors
@@ -18,12 +19,7 @@ from enginewright.precision.calibration.calibrate import calibrate_graph, measur
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.in_dialect import Ingredients, open_calibrated, open_rescued
 from enginewright.precision.quantize import quantize, set_weights
-from enginewright.precision.records import (
-    RESCUE,
-    Rescue,
-    digest_of,
-    write_rounded,
-)
+from enginewright.precision.records import RESCUE, ROUNDED, Rescue, digest_of
 from enginewright.precision.rescue import LOST, Attempts, Confirmation, find_rescues
 
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
@@ -150,7 +146,7 @@ def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_pat
     assert errors[BOTH] == min(errors.values())
     assert record.kept == BOTH
     record.write(attempts.folder / RESCUE)
-    write_rounded(rescued.rounded, attempts.folder)
+    save_arrays(attempts.folder / ROUNDED, rescued.rounded)
     nowhere = tmp_path / "nowhere"
     read = open_rescued(nowhere, nowhere, attempts.folder, attempts.samples, CPU, KEEP_NOTHING)
     assert attempts.write(read) == attempts.write(rescued)
@@ -195,7 +191,7 @@ def test_what_was_rescued_has_a_name_by_content(tmp_path):
         record = Rescue(precision="int8", samples=(1, 1), error=error, at_once=error, tried=(), kept=(), enough=None)
         record.write(tmp_path / RESCUE)
         if rounded:
-            write_rounded(rounded, tmp_path)
+            save_arrays(tmp_path / ROUNDED, rounded)
         names.append(digest_of(tmp_path))
     assert len(set(names)) == 3
     assert names[2] == names[3]
@@ -204,7 +200,7 @@ def test_what_was_rescued_has_a_name_by_content(tmp_path):
 def test_rounded_weights_alone_leave_graph_and_ranges(project, tmp_path):
     attempts, given = project
     rounded = attempts.round(given, eight(attempts))
-    write_rounded(rounded.rounded, tmp_path / "rescued")
+    save_arrays(tmp_path / "rescued" / ROUNDED, rounded.rounded)
     numbers = {"samples": (8, 8), "error": 0.2, "at_once": 0.2, "tried": (), "enough": None}
     record = Rescue(precision="int8", kept=("round", "spare"), spared=("classifier",), **numbers)
     record.write(tmp_path / "rescued" / RESCUE)
