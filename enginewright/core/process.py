@@ -21,6 +21,7 @@ from enginewright.core.text import last_line, printable
 
 Result = TypeVar("Result")
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+TARGET = "ENGINEWRIGHT_TARGET"  # of the environment: the target of the stages, where ssh reaches it
 BY_KERNEL = 128  # the code of a signal that the kernel sent: at Ctrl-C, to all processes of the terminal
 CRASHES = {getattr(signal, f"SIG{name}") for name in ("SEGV", "BUS", "ABRT", "ILL", "FPE", "SYS")}
 ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
