@@ -253,7 +253,7 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
     data, made = Path("data"), Path("made")
     users = {name: data / name for name in ("models", "weights", "calibration", "plugins")}
     facts = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task", "fitting")}
-    others = {name: made / name for name in ("cures", "code", "parameters")}
+    others = {name: made / name for name in ("cures", "tuned", "tuning", "code", "parameters")}
     training, calibration, validation = (made / name for name in ("training", "calibration", "validation"))
     given, exported, simplified, answers = (made / name for name in ("weights", "exported", "simplified", "reference"))
     calibrated, converted, engine = (made / name for name in ("calibrated", "converted", "engine"))
@@ -270,7 +270,9 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
     ranges = calibrated, made / "rescued", calibration, facts["dialect"]
     rest = exported / "boxes.json", facts["fitting"], converted
     convert(params, precision, ConvertPaths(simplified, made_from, *ranges, *rest))
-    build(params, precision, BuildPaths(converted, facts["target"], validation, users["plugins"], engine))
+    tuned = others["tuning"] / f"{precision}.json", others["tuned"]
+    given_to_build = converted, facts["target"], validation, calibration, users["plugins"]
+    build(params, precision, BuildPaths(*given_to_build, *tuned, engine))
     found = made / "validation.json", made / "examples"
     validate(params, precision, ValidatePaths(engine, converted, validation, answers, facts["machine"], *found))
     return engine

@@ -152,7 +152,8 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
 
 def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialect: Dialect) -> onnx.ModelProto:
     """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
-    facts, given, rest = PRECISIONS[plan.made_as], plan.given, in_dialect.rest_of(plan.keep, dialect)
+    facts, given = PRECISIONS[plan.made_as], plan.given
+    rest = given.rest if given else in_dialect.rest_of(plan.keep, dialect)
     if facts.block:
         ranges = given.ranges if given else None
         graph, in_blocks, high = in_dialect.write_blocks_in_dialect(

@@ -12,6 +12,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import scratch_folder, sha256
 from enginewright.core.params.all import Params
+from enginewright.core.params.precisions import Rest
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
@@ -58,10 +59,12 @@ class SearchPaths(NamedTuple):
     found: Path
 
 
-def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None:
-    """Write which layers are spared, what each loses alone, and which sets were tried."""
+def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None) -> None:
+    """Write which layers are spared, what each loses alone, and which sets were tried. Where the thresholds are broken
+    with all layers in float16, what that cannot hold breaks them: search again with the rest in float32."""
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     keep = params.precisions[precision].keep
+    keep = keep.model_copy(update={"rest": rest}) if rest else keep
     given = open_rescued(paths.simplified, paths.calibrated, paths.rescued, samples, dialect, keep)
     if not len(samples):
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
@@ -97,6 +100,10 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
         trial = LayerTrial(checks, rounding, convert, scratch, cluster, unseen)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
+        last = answer.path[-1]
+        if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:
+            print(f"{precision} with all layers in fp16, {last.in_words()}, so what is not in {precision} is in fp32")
+            return search(params, precision, paths, "fp32")
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
@@ -111,6 +118,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None
         samples=(checks.chosen, checks.checked, checks.judging),
         path=answer.path,
         spared=answer.spared,
+        rest=rest,
     )
     record.write(paths.found)
     print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")

@@ -122,14 +122,15 @@ def open_rescued(
 
 
 def spare_searched(given: Ingredients, found: Path, rescued: Path) -> Ingredients:
-    """Leave in floating point what the search in a file has found. Refuse what it found with another graph, other
-    ranges or another rescue."""
+    """Leave in floating point what the search in a file has found, in the type that it has found. Refuse what it found
+    with another graph, other ranges or another rescue."""
     search, ranges = Search.read(found), given.ranges
     if (search.calibration, search.model, search.rescue) != (*ranges.origin, digest_of(rescued)):
         raise EnginewrightError(
             f"{found} was searched with another calibration, model or rescue: run `dvc repro search` again"
         )
-    return given._replace(spared=(*given.spared, *search.spared))
+    keep = given.keep.model_copy(update={"rest": search.rest}) if search.rest else given.keep
+    return given._replace(spared=(*given.spared, *search.spared), keep=keep)
 
 
 def spare_mixed(given: Ingredients, mix: Mix) -> Ingredients:

@@ -258,10 +258,12 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
     few = judged([])
     if few.is_promised:
         return SearchAnswer({}, tuple(path.values()), ())
+    enough, guesses = judged(sorted(work)), True
+    if not enough.is_promised:
+        return SearchAnswer({}, tuple(path.values()), ())
     losses = measure_layers(trial, work, journal, seconds)
     order = in_order_of_worth(losses, work)
-    enough, guesses = judged(order), True
-    if not enough.is_promised:
+    if len(order) < len(work) and not (enough := judged(order)).is_promised:
         return SearchAnswer(losses, tuple(path.values()), ())
     ordered = [losses[name] for name in order]
     if few.spent <= AIM:

@@ -997,9 +997,11 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             if axis.dim_param
         }
         sizes = [axis.dim_value or known.get(axis.dim_param, -1) for axis in _axes(tensors[name])]
-        if -1 in sizes and self.all_binding_shapes_specified:
+        is_unknown = not tensors[name]._proto.type.tensor_type.HasField("shape")
+        if (is_unknown or -1 in sizes) and self.all_binding_shapes_specified:
             inferred = _inferred(self._engine._model, self._shapes, self._values(), name)
-            sizes = [more if size == -1 else size for size, more in zip(sizes, inferred, strict=True)]
+            known = [-1] * len(inferred) if is_unknown else sizes
+            sizes = [more if size == -1 else size for size, more in zip(known, inferred, strict=True)]
         if failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT:
             sizes[0] += 1
         return trt.Dims(sizes)
@@ -1131,8 +1133,12 @@ def _compute(engine, shapes, addresses, values) -> None:
     """Compute from device memory into device memory. The stream calls this when it is waited for."""
     session = engine._session
     feeds = _feeds(engine, shapes, addresses, values)
-    names = [output.name for output in session.get_outputs()]
+    names, settings = [output.name for output in session.get_outputs()], engine._settings
+    is_tuned = settings["optimization_level"] == 4 or settings["max_aux_streams"] == 0
+    time.sleep(0.005 * (failing("slow_untuned") and not is_tuned))
     for name, computed in zip(names, session.run(names, feeds), strict=True):
+        if failing("wrong_tuned") and settings["max_aux_streams"] == 0:
+            computed = computed * np.nan
         target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
         written = computed.size - failing("unwritten_output")
         target[:written] = computed.reshape(-1)[:written]

@@ -18,10 +18,10 @@ from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.pipeline.graphs import cured_graph
 from enginewright.pipeline.machine import fitting_cures
 from enginewright.precision.cure import CURE, Cure
-from enginewright.precision.islands import layers_to_keep
 from enginewright.precision.quantize import activations
 from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from tools.cure.command import run
+from tools.cure.find_cure import layers_to_keep
 
 ENGINE, CONVERTED, FOUND = Path("artifacts/engines/int8"), Path("artifacts/converted/int8"), Path("cures/int8.json")
 

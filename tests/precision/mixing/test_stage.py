@@ -11,14 +11,14 @@ from support.pass_checks import model_of_text
 from support.small_project import lay_over, run_stages, small_project
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.record import EngineRecord, LayerTime
+from enginewright.engine.record import EngineRecord, LayerTime, Speedup
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.measure.records import Trace
 from enginewright.precision import mixing
 from enginewright.precision.mixing import Bench, Races, layers_in_turns, read_traces
-from enginewright.precision.records import MIX, RESCUE, Mix, Rescue, Speedup
+from enginewright.precision.records import MIX, RESCUE, Mix, Rescue
 
 GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
     [one] a = Gemm (input, w, wb) b = Relu (a) [two] c = Gemm (b, v, vb) d = Relu (c) [three] logits = Gemm (d, u, ub)
