@@ -59,9 +59,15 @@ class SearchPaths(NamedTuple):
     found: Path
 
 
-def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None) -> None:
+def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None:
     """Write which layers are spared, what each loses alone, and which sets were tried. Where the thresholds are broken
     with all layers in float16, what that cannot hold breaks them: search again with the rest in float32."""
+    if not _is_found(params, precision, paths):
+        _is_found(params, precision, paths, "fp32")
+
+
+def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None) -> bool:
+    """Search, with the rest in a type, or else as params.yaml says. Tell whether an answer was found and written."""
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     keep = params.precisions[precision].keep
     keep = keep.model_copy(update={"rest": rest}) if rest else keep
@@ -103,7 +109,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
         last = answer.path[-1]
         if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:
             print(f"{precision} with all layers in fp16, {last.in_words()}, so what is not in {precision} is in fp32")
-            return search(params, precision, paths, "fp32")
+            return False
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
@@ -126,6 +132,7 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
         print(doubt)
     if dialect.compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
         print(smaller)
+    return True
 
 
 def _without(
