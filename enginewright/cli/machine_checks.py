@@ -15,7 +15,7 @@ from enginewright.engine.gpu import NO_GPU, find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import describe_machine, find_cpu, load_runtime
 from enginewright.pipeline.dependencies import what_dvc_misses
-from enginewright.precision.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
+from enginewright.precision.native_precisions import executed_as
 from enginewright.targets.file import FLEET, Fleet
 from enginewright.targets.ssh import describe, made_ready, reached
 

@@ -22,7 +22,6 @@ from enginewright.precision.calibration.calibrate import ranges_of_parts
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import (
-    Left,
     doubt_in_words,
     floats_in_words,
     left_in_floats,
@@ -41,7 +40,7 @@ from enginewright.precision.in_dialect import (
     value_ranges,
 )
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
-from enginewright.precision.records import Search, SearchedLayer, Step, digest_of
+from enginewright.precision.records import Search, SearchedLayer, digest_of
 from enginewright.precision.search import Journal, LayerTrial, find_spared, running_on
 from enginewright.precision.write_int8 import Rounding, write_int8
 from enginewright.targets.ray_cluster import open_cluster
@@ -61,24 +60,14 @@ class SearchPaths(NamedTuple):
 
 
 def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None:
-    """Write which layers are spared, what each loses alone, and which sets were tried."""
-    record, floats, too_large = _search(params, precision, paths)
-    if too_large:
-        print(f"{precision} with all layers in fp16, {too_large.in_words()}, so what is not in {precision} is in fp32")
-        record, floats, _ = _search(params, precision, paths, "fp32")
-    record.write(paths.found)
-    print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
-    if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
-        print(doubt)
-    if Dialect.read(paths.dialect).compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
-        print(smaller)
+    """Write which layers are spared, what each loses alone, and which sets were tried. Where the thresholds are broken
+    with all layers in float16, what that cannot hold breaks them: search again with the rest in float32."""
+    if not _is_found(params, precision, paths):
+        _is_found(params, precision, paths, "fp32")
 
 
-def _search(
-    params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None
-) -> tuple[Search, tuple[Left, ...], Step | None]:
-    """Search with the rest in the compiler's type, or in another. Return what was found, what stays in floats, and what
-    all layers lose in float16, if that alone breaks the thresholds: there is something that float16 cannot hold."""
+def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None) -> bool:
+    """Search, with the rest in a type, or else as params.yaml says. Tell whether an answer was found and written."""
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     keep = params.precisions[precision].keep
     keep = keep.model_copy(update={"rest": rest}) if rest else keep
@@ -117,6 +106,10 @@ def _search(
         unseen = [(part, _converter(precision, ranged, graph, rounded)) for part, ranged, rounded in by_others]
         trial = LayerTrial(checks, by_others[0][-1], convert, scratch, cluster, unseen)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
+        last = answer.path[-1]
+        if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:
+            print(f"{precision} with all layers in fp16, {last.in_words()}, so what is not in {precision} is in fp32")
+            return False
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
@@ -133,9 +126,13 @@ def _search(
         spared=answer.spared,
         rest=rest,
     )
-    last, in_fp16 = answer.path[-1], rest is None and keep.rest == "auto" and given.rest == "fp16"
-    is_too_large = in_fp16 and last.spared == len(layers) > 0 and not last.is_promised
-    return record, floats, last if is_too_large else None
+    record.write(paths.found)
+    print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
+    if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
+        print(doubt)
+    if dialect.compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
+        print(smaller)
+    return True
 
 
 def _by_others(

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.data.feeds import TINY, Outputs, Run, cosines_of_samples, norms_of_samples
-from enginewright.data.run_all import OutputsOf, Places, outputs_here, run_all
+from enginewright.data.feeds import TINY, Outputs, Places, Run, cosines_of_samples, norms_of_samples
+from enginewright.data.run_all import OutputsOf, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_optimized
 from enginewright.graph.onnx_file import fixed_batch
