@@ -46,13 +46,9 @@ COMMANDS = {
     "upgrade": "bring a project to the version that is installed",
 }
 IN_TOOLS = {
-    "compare": "comparison",
-    "cure": "cure",
-    "inspect": "inspection",
-    "keep": "keep",
-    "reduce": "reduction",
+    "compare": "comparison", "cure": "cure", "inspect": "inspection", "keep": "keep", "reduce": "reduction",
     "refit": "refit",
-}
+}  # fmt: skip
 ELSEWHERE = {name: f"tools.{folder}.command" for name, folder in IN_TOOLS.items()}
 
 
