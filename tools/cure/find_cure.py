@@ -49,7 +49,7 @@ class Engine(NamedTuple):
 class Right(NamedTuple):
     change: Change
     engine: Engine
-    error: float
+    error: float | None  # None where engines do not run here
 
 
 @dataclass
@@ -71,19 +71,24 @@ class Trials:
     def is_over(self) -> bool:
         return time.monotonic() - self.started > self.seconds or self.builds >= self.most
 
+    @property
+    def runs_here(self) -> bool:
+        """Tell whether engines run on this machine: TensorRT for RTX builds them without a GPU, too."""
+        return self.machine.device != "cuda" or bool(self.machine.capability)
+
     def attempt(self, model: onnx.ModelProto, change: Change, scratch: Path) -> Right | None:
         """Build the graph with a change, say how that went, and return what is right. What begins in time ends."""
         if self.is_over or changed(model, change) is None:
             return None
-        folder = scratch / str(self.builds)
+        folder, error = scratch / str(self.builds), None
         try:
             engine = self.compile(model, change, folder)
-            error = self.error_of(engine)
-            said = in_words(error)
+            error = self.error_of(engine) if self.runs_here else None
+            said = "it is built" if error is None else in_words(error)
         except Exception as problem:  # each library raises errors of its own
             error, said = math.inf, shorten(in_one_line(problem), 200)
         print(f"build {self.builds}, {change.in_words()}: {said}", flush=True)
-        if error <= self.limit:
+        if error is None or error <= self.limit:
             return Right(change, engine, error)
         shutil.rmtree(folder)
         return None
@@ -137,7 +142,7 @@ def find_cure(precision: str, built: Path | None, graph: Path, trials: Trials, p
     with scratch_folder() as scratch:
         cures = find_cures(model, trials, scratch)
         names = {str(number): cure.engine for number, cure in enumerate(cures)}
-        raced = race_all(({AS_BUILT: engine} if engine else {}) | names, trials, params)
+        raced = race_all(({AS_BUILT: engine} if engine else {}) | names, trials, params) if trials.runs_here else None
     types = {node.name: node.op_type for node in model.graph.node}
     remedies = [
         Remedy(
