@@ -35,6 +35,7 @@ from zoo_models import GRAPH, GROUPS, TRAINED, Row, needs_of, train_by_graph
 if TYPE_CHECKING:
     from enginewright.core.facts import PrecisionName
 
+FOUND = Path("cures"), Path("tuned")  # what was found for a compiler
 ROOT = Path(__file__).parents[2]
 SETTINGS: dict[str, Any] = {
     "runtime": "openvino",  # the CPU's, where there is a GPU, too
@@ -147,8 +148,8 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
     records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task")}
-    records |= {"fitting": made / "cures.json"} | {name: made / name for name in ("code", "parameters")}
-    users = (*(Path("data") / name for name in ("models", "weights", "calibration", "plugins")), Path("cures"))
+    records |= {"fitting": made / "cures.json"} | {name: made / name for name in ("tuning", "code", "parameters")}
+    users = (*(Path("data") / name for name in ("models", "weights", "calibration", "plugins")), *FOUND)
     params = Params.read()
     step("machine", partial(machine, params, MachinePaths(*users, **records)))
     given = SamplesPaths(Path("data/images"), Path("data/texts"), records["task"], **sets)
@@ -213,7 +214,9 @@ def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], ob
     given = ConvertPaths(*(*map(made_at, places), converted))
     validation = made_at("samples/validation")
     step(f"{precision} convert", lambda: convert(params, precision, given))
-    paths = BuildPaths(converted, made_at("target.json"), validation, Path("data/plugins"), engine)
+    calibration, plan = made_at("samples/calibration"), made_at(f"tuning/{precision}.json")
+    sets = validation, calibration
+    paths = BuildPaths(converted, made_at("target.json"), *sets, Path("data/plugins"), plan, FOUND[1], engine)
     step(f"{precision} build", lambda: build(params, precision, paths))
     return converted, engine
 

@@ -81,7 +81,8 @@ def make_project(folder: Path) -> None:
     given, converted = exported / "boxes.json", converted / PRECISION
     params = Params.read()
     cures = ARTIFACTS / "cures.json"
-    known = [*users, Path("cures"), *records, cures, ARTIFACTS / "code", ARTIFACTS / "parameters"]
+    tuning, tuned = ARTIFACTS / "tuning", Path("tuned")
+    known = [*users, Path("cures"), tuned, *records, cures, tuning, ARTIFACTS / "code", ARTIFACTS / "parameters"]
     machine(params, MachinePaths._make(known))
     samples(params, SamplesPaths(Path("data/images"), Path("data/texts"), task, **sets))
     weights(params, Path("data/weights"), Path("data/models"), training, model)
@@ -90,7 +91,9 @@ def make_project(folder: Path) -> None:
     calibrate(params, Path("data/calibration"), simplified, calibration, dialect, calibrated)
     graphs = simplified, calibrated, calibrated, rescued
     convert(params, PRECISION, ConvertPaths(*graphs, calibration, dialect, given, cures, converted))
-    build(params, PRECISION, BuildPaths(converted, target, validation, Path("data/plugins"), engine))
+    samples_of = validation, calibration
+    plan = tuning / f"{PRECISION}.json"
+    build(params, PRECISION, BuildPaths(converted, target, *samples_of, Path("data/plugins"), plan, tuned, engine))
 
 
 def measuring() -> Measuring:

@@ -13,7 +13,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import counted, file_size
 from enginewright.data.feeds import BATCH
-from enginewright.engine.description import where
+from enginewright.engine.machine import where
 from enginewright.engine.record import REPRODUCE, EngineRecord
 from enginewright.engine.runtimes import INSTRUCTION_SETS
 from enginewright.graph.files import data_of

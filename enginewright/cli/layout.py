@@ -22,7 +22,7 @@ PLAN, MACHINE_PLAN, NIGHTLY = "pipeline.yaml", "machine.yaml", "nightly.yml"
 OWNERS = ("params.yaml", "fleet.yaml")  # the owner's alone, once they are laid out
 DEFAULTS = AS_LAID_OUT / "defaults.json"  # of all parameters, so that an upgrade can say which ones changed
 TARGETS = ("all", "fleet", "nightly", "repro")  # of the Makefile, where a model's name is one, too
-TAKEN_NAMES = ("artifacts", "bundles", "cures", "data", "history", "machine", "reports", "stages", *TARGETS)
+TAKEN_NAMES = ("artifacts", "bundles", "cures", "data", "history", "machine", "reports", "stages", "tuned", *TARGETS)
 DATA = ("calibration", "images", "models", "plugins", "texts", "traces", "weights")
 HISTORY = "Nights of `make nightly`, one folder for each machine and model. Commit them.\n"
 

@@ -8,14 +8,14 @@ import psutil
 from enginewright.cli.commands.doctor import Check, State
 from enginewright.core.cores import usable_cores
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import RUNTIMES, accepted_as
+from enginewright.core.facts import PRECISIONS, RUNTIMES, accepted_as
 from enginewright.core.params.all import Params
 from enginewright.core.text import first_few
 from enginewright.engine.gpu import NO_GPU, find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import describe_machine, find_cpu, load_runtime
 from enginewright.pipeline.dependencies import what_dvc_misses
-from enginewright.precision.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
+from enginewright.precision.native_precisions import executed_as
 from enginewright.targets.file import FLEET, Fleet
 from enginewright.targets.ssh import describe, made_ready, reached
 
@@ -102,7 +102,7 @@ def examine_precisions(params: Params, machine: Machine) -> Check:
     executed = executed_as(machine, params.build)
     natively = [name for name, kind in executed.items() if kind in accepted_as(name, params.build.tf32)]
     instead = {name: kind for name, kind in executed.items() if name not in natively}
-    others = [f"{name} {'' if kind in (NOT_AT_ALL, UNKNOWN) else 'as '}{kind}" for name, kind in instead.items()]
+    others = [f"{name} {'as ' if kind in PRECISIONS else ''}{kind}" for name, kind in instead.items()]
     text = f"{machine.runtime} executes {'; '.join([', '.join(natively) + ' natively'] * bool(natively) + others)}"
     asked = [name for name in params.precisions if name not in natively]
     if not asked:

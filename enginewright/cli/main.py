@@ -45,7 +45,8 @@ COMMANDS = {
     "refit": "put other weights into an engine, without building it again",
     "upgrade": "bring a project to the version that is installed",
 }
-ELSEWHERE = {"cure": "tools.cure.command", "reduce": "tools.reduction.command"}
+IN_TOOLS = {"compare": "comparison", "cure": "cure", "inspect": "inspection", "reduce": "reduction", "refit": "refit"}
+ELSEWHERE = {name: f"tools.{folder}.command" for name, folder in IN_TOOLS.items()}
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ project, read a report, compare two runs."""
 import atexit
 import copy
 import inspect
-import json
 import os
 import shutil
 import sys
@@ -25,7 +24,6 @@ from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.model import NO_SCORES
-from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine
 from enginewright.engine.engine import open_engine as open_checked
@@ -238,9 +236,7 @@ def _write_project(
         "build": {"profile": {"batch": {"min": smallest, "opt": usual, "max": largest}}},
         "benchmark": {"batches": [usual]},
     }
-    params = Params.checked(chosen, "enginewright.build")
-    PARAMS_FILE.write_text(json.dumps(chosen), encoding="utf-8")  # JSON is YAML
-    return params
+    return Params.checked(chosen, "enginewright.build")
 
 
 def _run_stages(params: Params, precision: PrecisionName) -> Path:
@@ -257,7 +253,7 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
     data, made = Path("data"), Path("made")
     users = {name: data / name for name in ("models", "weights", "calibration", "plugins")}
     facts = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task", "fitting")}
-    others = {name: made / name for name in ("cures", "code", "parameters")}
+    others = {name: made / name for name in ("cures", "tuned", "tuning", "code", "parameters")}
     training, calibration, validation = (made / name for name in ("training", "calibration", "validation"))
     given, exported, simplified, answers = (made / name for name in ("weights", "exported", "simplified", "reference"))
     calibrated, converted, engine = (made / name for name in ("calibrated", "converted", "engine"))
@@ -274,7 +270,9 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
     ranges = calibrated, made / "rescued", calibration, facts["dialect"]
     rest = exported / "boxes.json", facts["fitting"], converted
     convert(params, precision, ConvertPaths(simplified, made_from, *ranges, *rest))
-    build(params, precision, BuildPaths(converted, facts["target"], validation, users["plugins"], engine))
+    tuned = others["tuning"] / f"{precision}.json", others["tuned"]
+    given_to_build = converted, facts["target"], validation, calibration, users["plugins"]
+    build(params, precision, BuildPaths(*given_to_build, *tuned, engine))
     found = made / "validation.json", made / "examples"
     validate(params, precision, ValidatePaths(engine, converted, validation, answers, facts["machine"], *found))
     return engine

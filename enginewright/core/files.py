@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,11 +178,11 @@ class Record(BaseModel):
 
 @cache  # which keeps the compiled templates, too
 def templates_in(*folders: Path, of_pages: bool = False) -> "Environment":
-    """Return the templates in folders, of pages or of text files. A name without a fact is an error, never an empty
-    place."""
+    """Return the templates in folders, of pages or of text files, in which `markdown` writes a table. A name without a
+    fact is an error, never an empty place."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(folders),
         autoescape=of_pages,
         undefined=StrictUndefined,
@@ -189,3 +190,5 @@ def templates_in(*folders: Path, of_pages: bool = False) -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=not of_pages,
     )
+    environment.filters["markdown"] = methodcaller("to_markdown", disable_numparse=True)
+    return environment

@@ -16,7 +16,7 @@ from enginewright.engine.machine import Target
 from enginewright.engine.record import RECORD, REPRODUCE, WEIGHTS, EngineRecord
 from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.tools import reproduce_script
-from enginewright.graph.files import data_of, graph_bytes, graph_sha256
+from enginewright.graph.files import data_of, graph_bytes, graph_files, graph_sha256
 from enginewright.graph.onnx_file import load_graph, sha256_without_weights
 from enginewright.graph.read_interface import read_blueprint
 
@@ -32,19 +32,22 @@ class DescribedGraph:
     boxes: BoxesParams = field(default_factory=BoxesParams)  # model.boxes
     tokenizer: Path | None = None
     example: Feeds = field(default_factory=dict)  # to run once; without it, zeros
+    tuned: Path | None = None  # the same computation in another graph, which is compiled instead
+    longest: float | None = None  # seconds that a build may take
 
 
 def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, folder: Path) -> EngineRecord:
-    onnx, about = graph.onnx, graph.manifest
-    blueprint = replace(read_blueprint(onnx, build), example=graph.example)
-    is_tensorrt = RUNTIMES[target.runtime].is_tensorrt
+    onnx, about, compiled = graph.onnx, graph.manifest, graph.tuned or graph.onnx
+    blueprint = replace(read_blueprint(compiled, build), example=graph.example, longest=graph.longest)
     with new_folder(folder) as unfinished:
         started = time.perf_counter()
-        layers, build, remark = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
+        layers, build, remark = load_runtime(target.runtime).compile(compiled, blueprint, unfinished)
         seconds = time.perf_counter() - started
         weights = [unfinished / name for name in (WEIGHTS, data_of(onnx).name) if (unfinished / name).exists()]
         files = sorted(set(unfinished.iterdir()) - set(weights))
         size = sum(file.stat().st_size for file in files)
+        if graph.tuned:  # by which NVIDIA's tools build it again
+            files += [Path(shutil.copy(file, unfinished / file.name)) for file in graph_files(graph.tuned)]
         if graph.tokenizer:
             files.append(Path(shutil.copy(graph.tokenizer, unfinished / TOKENIZER)))
         record = EngineRecord(
@@ -69,8 +72,19 @@ def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, fold
             task=about.task,
             boxes=graph.boxes,
         )
-        if is_tensorrt:
-            script = reproduce_script(record, os.path.relpath(onnx, folder))
-            (unfinished / REPRODUCE).write_text(script, encoding="utf-8")
-        record.write(unfinished / RECORD)
+        _write(record, os.path.relpath(onnx, folder), unfinished)
     return record
+
+
+def keep_engine(found: Path, record: EngineRecord, onnx: Path, folder: Path) -> EngineRecord:
+    """Copy an engine that was built elsewhere of this graph, with what its record says now."""
+    with new_folder(folder) as unfinished:
+        shutil.copytree(found, unfinished, dirs_exist_ok=True)
+        _write(record, os.path.relpath(onnx, folder), unfinished)
+    return record
+
+
+def _write(record: EngineRecord, onnx: str, folder: Path) -> None:
+    if RUNTIMES[record.target.runtime].is_tensorrt:
+        (folder / REPRODUCE).write_text(reproduce_script(record, onnx), encoding="utf-8")
+    record.write(folder / RECORD)

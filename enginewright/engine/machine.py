@@ -30,6 +30,22 @@ class Machine(Record):
         return f"{self.runtime} {self.runtime_version} on {self.device_name}, {self.cores} cores"
 
 
+class FoundHere(Record):
+    """The base of what was found for one compiler on one device, and may be wrong for others."""
+
+    runtime: str
+    runtime_version: str
+    device_name: str
+
+    @property
+    def found_with(self) -> str:
+        return f"{RUNTIMES[self.runtime].title} {self.runtime_version} on {self.device_name}"
+
+    def fits(self, here: Machine) -> bool:
+        """Tell whether it was found with this compiler and this version on this device."""
+        return all(getattr(self, name) == getattr(here, name) for name in FoundHere.model_fields)
+
+
 class Target(Record):
     """The machines that an engine is compiled for. None stands for any: a portable engine fits several machines."""
 
@@ -105,3 +121,11 @@ def _number(version: str) -> tuple[int, ...]:
 def alternatives(target: Target) -> str:
     *others, last = (listed.replace(OR_NEWER, " or newer") for listed in target.capabilities)
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def where(target: Target) -> str:
+    """Name the machines that an engine for this target runs on."""
+    if target.device == "cpu":
+        return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
+    gpu = target.device_name or "any NVIDIA GPU"
+    return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"

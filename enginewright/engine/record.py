@@ -11,16 +11,17 @@ from pydantic import Field
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import CLASSIFICATION, accepted_as
 from enginewright.core.files import ENGINES, Record, sha256, sha256_of
-from enginewright.core.params.build import BuildParams, Profile
+from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams, Profile
 from enginewright.core.params.model import NO_SCORES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import file_size
 from enginewright.data.sample_set import PreparedTexts
-from enginewright.engine.machine import Target
+from enginewright.engine.machine import FoundHere, Target
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.interface import Blueprint, Interface
 
 FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # in the engine's folder, or beside the graph
+TUNED_GRAPH = "tuned.onnx"  # the graph of an engine that is faster with another one
 RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
 BUNDLED = "engine"  # the folder of the engine inside a bundle
 WEIGHTS = "model.onnx"  # the graph whose weights an engine takes that has none, and the data file that it refers to
@@ -38,6 +39,76 @@ class Layer(Record):
     precision: str
     computes: bool
     profile: int = 0  # of TensorRT's optimization profiles, each of which has layers of its own
+
+
+class Speedup(Record):
+    """How many times as fast one engine is as another, and the interval of that."""
+
+    middle: float
+    low: float
+    high: float
+
+    def in_figures(self) -> str:
+        return f"{self.middle:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+class Variant(Record):
+    """A way to build an engine of a graph."""
+
+    build: BuildParams
+    changes: tuple[str, ...] = ()  # of the graph, by the names of passes
+
+
+class Tried(Record):
+    """A variant of an engine, and how it did beside the best one before it."""
+
+    change: str
+    build_seconds: float
+    why_not: str | None = None  # why it was not raced
+    error: float | None = None  # of its outputs beside those of the untuned engine
+    times: Speedup | None = None  # over all batch sizes
+    slower_at: tuple[int, ...] = ()  # batch sizes at which it surely is
+    kept: bool = False
+
+    def in_words(self) -> str:
+        slower = f", slower at batch {', '.join(map(str, self.slower_at))}" if self.slower_at else ""
+        how = f"{self.times.in_figures()} times as fast{slower}" if self.times else self.why_not
+        return f"{self.change}: {how}{', kept' if self.kept else ''}"
+
+
+class Tuning(FoundHere):
+    """tuned/PRECISION.json: what a search found to be faster with one compiler, on one device, for one graph."""
+
+    precision: str
+    graph_sha256: str  # without the values of weights: no kernel depends on them
+    asked: BuildParams
+    best: Variant
+    times: Speedup | None  # over the engine as asked, at all batch sizes; None if nothing was kept
+    at_batch: dict[int, Speedup]
+    error: float  # of its outputs beside those of that engine
+    tried: tuple[Tried, ...]
+    not_tried: tuple[str, ...]  # for want of time
+    seconds: float
+
+    def in_words(self) -> str:
+        """Return what it brings and what was tried, in one sentence without its stop."""
+        kept = " and ".join(each.change for each in self.tried if each.kept)
+        at = ", ".join(f"{times.middle:.2f} at batch {batch}" for batch, times in self.at_batch.items())
+        brings = f"{kept} make it {self.times.in_figures()} times as fast ({at})" if self.times else "nothing was kept"
+        rest = "; ".join(each.in_words() for each in self.tried if not each.kept)
+        short = f"; no time was left for {', '.join(self.not_tried)}" if self.not_tried else ""
+        not_kept = f"; not kept: {rest}" if rest else ""
+        return f"{brings}, found by {self.found_with} in {self.seconds:.0f} s{not_kept}{short}"
+
+
+class TuningPlan(Record):
+    """artifacts/tuning/PRECISION.json: how to tune an engine, and what the file in tuned/ says, if it fits."""
+
+    seconds: float
+    benchmark: BenchmarkParams
+    inference: InferenceParams
+    limit: float  # of the relative error to the untuned engine
+    found: Tuning | None
 
 
 class EngineRecord(Record):
@@ -64,6 +135,7 @@ class EngineRecord(Record):
     task: str = CLASSIFICATION
     boxes: BoxesParams = BoxesParams()  # model.boxes
     remark: str | None = None  # why `build` is not what params.yaml asks for
+    tuning: Tuning | None = None
 
     @property
     def blueprint(self) -> Blueprint:

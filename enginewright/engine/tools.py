@@ -13,7 +13,7 @@ from enginewright.core.files import Record, templates_in
 from enginewright.core.installing import installed_version
 from enginewright.core.params.build import Bound, TilingLevel
 from enginewright.data.feeds import BATCH, Feeds
-from enginewright.engine.record import EngineRecord
+from enginewright.engine.record import TUNED_GRAPH, EngineRecord
 from enginewright.graph.interface import TensorSpec
 
 INDICES = ("int32", "int64")  # the types that Gather and its like read
@@ -44,7 +44,7 @@ def reproduce_script(record: EngineRecord, onnx: str) -> str:
         target=target,
         build=record.build,
         options=options,
-        onnx=shlex.quote(onnx),
+        onnx=shlex.quote(TUNED_GRAPH if TUNED_GRAPH in record.files else onnx),
         command=RUNTIMES[target.runtime].trtexec,
         rtx=is_rtx,
         version=version,

@@ -75,4 +75,5 @@ class Blueprint:
     interface: Interface
     build: BuildParams
     example: Feeds = field(default_factory=dict, compare=False)  # to run once; without it, zeros
+    longest: float | None = field(default=None, compare=False)  # seconds, after which TensorRT's builder is ended
     is_probe: bool = field(default=False, compare=False)  # whether its layers alone are asked for, and nothing is tuned

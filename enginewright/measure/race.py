@@ -26,7 +26,7 @@ from enginewright.engine.record import RECORD, EngineRecord, read_engine
 from enginewright.engine.runtimes import describe_machine
 from enginewright.measure.comparison import SIDE_BY_SIDE, SpeedChange, SpeedChanges, combine, standard_error
 from enginewright.measure.records import EnginesRace, RacedPair
-from enginewright.measure.timing import Bind, Round, Timings, median_interval, median_seconds, race, whole_machine
+from enginewright.measure.timing import Bind, Call, Round, Timings, median_interval, median_seconds, race, whole_machine
 
 Open = Callable[[], AbstractContextManager[Bind]]
 
@@ -89,10 +89,17 @@ BEFORE, AFTER = "before", "after"
 OPENING_ORDERS = ((BEFORE, AFTER, AFTER, BEFORE), (AFTER, BEFORE, BEFORE, AFTER))  # no side is earlier on average
 LAP_NOISE = 0.01  # the standard deviation that copies leave in one lap: see benchmarks/measuring/alarm.py
 FEWEST_LAPS, MOST_LAPS = 4, 16
+SecondsOf = Callable[[Sequence[Call]], float]  # of what calls in a round are taken as one
 SMALL_ERROR = 0.004  # with this standard error over all batch sizes a change of 5 % is seen, and the race ends
 
 
-def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkParams, label: str) -> SpeedChanges:
+def race_sides(
+    sides: Mapping[str, Open],
+    samples: SampleSet,
+    params: BenchmarkParams,
+    label: str,
+    seconds_of: SecondsOf = median_seconds,
+) -> SpeedChanges:
     """Run laps in pairs until the standard error is small, or MOST_LAPS."""
     rng, feeds = np.random.default_rng(params.seed), [samples.cycled(batch) for batch in params.batches]
     rounds: dict[int, list[Round]] = {batch: [] for batch in params.batches}
@@ -103,7 +110,9 @@ def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkP
         for batch, timings in zip(rounds, run_lap(openers, feeds, seconds, rng, label), strict=True):
             rounds[batch] += timings.rounds
         if lap + 1 >= FEWEST_LAPS and lap % 2:
-            changes = [_speed_change(batch, known, params.confidence, rng) for batch, known in rounds.items()]
+            changes = [
+                _speed_change(batch, known, params.confidence, rng, seconds_of) for batch, known in rounds.items()
+            ]
             if combine(changes).error <= SMALL_ERROR:
                 break
     noise = LAP_NOISE / math.sqrt(lap + 1)  # each batch size has its own, and all have as much in common
@@ -113,13 +122,15 @@ def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkP
     }
 
 
-def _speed_change(batch: int, rounds: Sequence[Round], confidence: float, rng: np.random.Generator) -> SpeedChange:
-    def seconds_of(side: str) -> list[float]:
+def _speed_change(
+    batch: int, rounds: Sequence[Round], confidence: float, rng: np.random.Generator, seconds_of: SecondsOf
+) -> SpeedChange:
+    def seconds_in_rounds(side: str) -> list[float]:
         """Return the seconds of a call in each round: the mean of the side's two copies."""
         copies = [[calls for name, calls in each.turns.items() if name.startswith(side)] for each in rounds]
-        return [float(np.mean([median_seconds(calls) for calls in each])) for each in copies]
+        return [float(np.mean([seconds_of(calls) for calls in each])) for each in copies]
 
-    before, after = np.array(seconds_of(BEFORE)), np.array(seconds_of(AFTER))
+    before, after = np.array(seconds_in_rounds(BEFORE)), np.array(seconds_in_rounds(AFTER))
     ratios = before / after
     return SpeedChange(
         batch=batch,

@@ -1,26 +1,37 @@
-"""Compile the graph of one precision for the target. The types in the graph decide the precision, not this stage."""
+"""Compile the graph of one precision, whose types decide that, and tune the engine if params.yaml says so."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from enginewright.core.errors import CompilerError, EnginewrightError
-from enginewright.core.facts import PrecisionName
-from enginewright.core.files import new_folder
+from enginewright.core.facts import RUNTIMES, PrecisionName
+from enginewright.core.files import new_folder, scratch_folder
 from enginewright.core.params.all import Params
+from enginewright.core.params.build import BuildParams
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
-from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.build import DescribedGraph, build_engine, keep_engine
 from enginewright.engine.machine import Target, lacking
-from enginewright.engine.record import REFUSED, Refusal
+from enginewright.engine.record import REFUSED, TUNED_GRAPH, EngineRecord, Refusal, TuningPlan, Variant
 from enginewright.engine.tools import write_comparison
+from enginewright.graph.onnx_file import load_graph, save_graph, sha256_without_weights
+from enginewright.graph.passes import changed_by
+from enginewright.graph.passes.for_one_compiler import TO_TRY
+from enginewright.measure.timing import whole_machine
 from enginewright.precision.cure import CURE, Cure
+from enginewright.targets.ray_cluster import whole_node
 
 
 class BuildPaths(NamedTuple):
     converted: Path
     target: Path
     validation: Path
+    calibration: Path
     plugins: Path
+    plan: Path
+    tuned: Path
     engine: Path
 
 
@@ -31,6 +42,8 @@ def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
     how = params.build.at_level(Cure.read(cure).change.optimization_level if cure.exists() else None)
     samples = SampleSet.open(paths.validation).fed_to(how)
     user_plugins(how.tensorrt.plugins, paths.plugins)
+    is_tensorrt, tune = RUNTIMES[target.runtime].is_tensorrt, how.tensorrt.tune
+    plan = paths.plan.read_bytes() if is_tensorrt and tune else b""
     try:
         graph = DescribedGraph(
             precision,
@@ -41,7 +54,11 @@ def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
             tokenizer=paths.validation / TOKENIZER if samples.manifest.text else None,
             example=samples.cycled(how.profile.batch.min),
         )
-        record = build_engine(graph, target, how, paths.engine)
+        if plan.strip() in (b"", b"null"):
+            record = build_engine(graph, target, how, paths.engine)
+        else:
+            with whole_node(f"tuning, {precision}", params.cluster), whole_machine(f"tuning, {precision}"):
+                record = tuned(graph, target, how.with_option("tune", None), plan, paths)
         write_comparison(record, paths.converted / "model.onnx", checked_feeds(samples, how.profile), paths.engine)
     except EnginewrightError as error:
         without, failed = lacking(target, precision), isinstance(error, CompilerError)
@@ -56,3 +73,41 @@ def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
         print(f"{precision}: {record.remark}")
     executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
     print(f"{precision}: {record.size_in_words} in {record.build_seconds:.1f} s; compute layers: {executed}")
+    if record.tuning:
+        print(f"{precision}: tuned: {record.tuning.in_words()}")
+    elif is_tensorrt and record.layers and not tune:
+        seconds = 60 * math.ceil(record.build_seconds / 6)  # for ten builds
+        print(f"{precision}: build.tensorrt.tune: {{seconds: {seconds}}} may find what is faster on this GPU")
+
+
+def tuned(graph: DescribedGraph, target: Target, asked: BuildParams, given: bytes, paths: BuildPaths) -> EngineRecord:
+    """Repeat what was found for this graph, or search for it, and note it for git and for DVC. How it is found is no
+    part of this stage, as with cures: else all engines would be built again when that changes."""
+    plan, graph_sha256 = TuningPlan.parse(given, str(paths.plan)), sha256_without_weights(load_graph(graph.onnx))
+    tuning = plan.found
+    if tuning and ((tuning.graph_sha256, tuning.asked) != (graph_sha256, asked) or {*tuning.best.changes} - {*TO_TRY}):
+        tuning = None
+    with scratch_folder() as scratch:
+        engine = scratch / "engine"
+        if tuning:
+            record = build_variant(graph, target, tuning.best, engine)
+        elif plan.seconds:
+            from tools.tune.search import Search
+
+            samples = SampleSet.open(paths.calibration).fed_to(asked)
+            engine, record, tuning = Search(graph, target, plan, samples, scratch).run(asked, graph_sha256)
+            tuning.write(paths.tuned / f"{graph.precision}.json")
+            plan.model_copy(update={"found": tuning}).write(paths.plan)
+        else:
+            print(f"{graph.precision}: not tuned: {paths.tuned} has nothing for this graph on this machine")
+            record = build_engine(graph, target, asked, engine)
+        return keep_engine(engine, record.model_copy(update={"tuning": tuning}), graph.onnx, paths.engine)
+
+
+def build_variant(graph: DescribedGraph, target: Target, variant: Variant, folder: Path) -> EngineRecord:
+    """Build an engine as a variant says. Its graph, if that is another one, is written beside the folder."""
+    if variant.changes:
+        asked, changed = load_graph(graph.onnx), folder.with_name(TUNED_GRAPH)
+        save_graph(changed_by(asked, *(TO_TRY[name] for name in variant.changes)) or asked, changed)
+        graph = replace(graph, tuned=changed)
+    return build_engine(graph, target, variant.build, folder)

@@ -20,7 +20,8 @@ from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginewright.graph.pixels import take_pixels
 from enginewright.precision import in_dialect
-from enginewright.precision.cure import CURE, Cures
+from enginewright.precision.cast import CALIBRATION_BATCH
+from enginewright.precision.cure import CURE, UNCURED, Cures
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.islands import changed
@@ -97,14 +98,14 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
         else:
             copy_graph(plan.graph, unfinished)
         if plan.made_as != "fp32":
-            graph = in_precision(precision, plan, target, samples.cycled(1), dialect)
+            graph = in_precision(precision, plan, target, samples.cycled(CALIBRATION_BATCH), dialect)
             save_graph(graph, target)
         whole = choose_in_graph(graph, BoxesInGraph.read(paths.boxes))
         whole = take_pixels(whole, samples.manifest.preprocessing, params.build.pixels)
-        if whole is not graph:
-            graph = whole
-            save_graph(graph, target)
-        if (cured := cured_graph(precision, graph, paths.cures, unfinished / CURE)) is not graph:
+        cured = cured_graph(precision, whole, paths.cures, unfinished / CURE)
+        if cured is not whole:
+            save_graph(whole, unfinished / UNCURED)
+        if cured is not graph:
             graph = cured
             save_graph(graph, target)
         for name, answer in plan.answers.items():
@@ -153,7 +154,8 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
 
 def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialect: Dialect) -> onnx.ModelProto:
     """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
-    facts, given, rest = PRECISIONS[plan.made_as], plan.given, in_dialect.rest_of(plan.keep, dialect)
+    facts, given = PRECISIONS[plan.made_as], plan.given
+    rest = given.rest if given else in_dialect.rest_of(plan.keep, dialect)
     if facts.block:
         ranges = given.ranges if given else None
         graph, in_blocks, high = in_dialect.write_blocks_in_dialect(
@@ -171,5 +173,6 @@ def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialec
         rest = "fp32"
     for why in dict.fromkeys(high.values()):
         names = [name for name, reason in high.items() if reason == why]
-        print(f"{precision}: {first_few(names)} {'stays' if len(names) == 1 else 'stay'} in {rest}: {why}")
+        stay = f"stays in {rest}" if len(names) == 1 else f"stay in {rest}, each"
+        print(f"{precision}: {first_few(names)} {stay} because {why}")
     return graph

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from enginewright.core.files import ENGINES
+from enginewright.core.facts import RUNTIMES
+from enginewright.core.files import ENGINES, write_text
 from enginewright.core.installing import require_new_enough
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ONNXRUNTIME
@@ -16,6 +17,7 @@ from enginewright.core.user_files import (
     user_plugins,
 )
 from enginewright.engine.machine import Machine, target_of
+from enginewright.engine.record import Tuning, TuningPlan
 from enginewright.engine.runtimes import describe_machine
 from enginewright.engine.tools import describe_tools
 from enginewright.model.user_code import users_code
@@ -32,12 +34,14 @@ class MachinePaths(NamedTuple):
     calibration: Path
     plugins: Path
     cures: Path
+    tuned: Path
     machine: Path
     target: Path
     dialect: Path
     tools: Path
     task: Path
     fitting: Path
+    tuning: Path
     code: Path
     parameters: Path
 
@@ -55,6 +59,8 @@ def machine(params: Params, paths: MachinePaths) -> None:
     describe_tools().write(paths.tools)
     known_of(params.task).write(paths.task)
     fitting_cures(paths.cures, described).write(paths.fitting)
+    for name, plan in tuning_plans(params, described, paths.tuned).items():
+        write_text(paths.tuning / f"{name}.json", f"{plan.model_dump_json(indent=2) if plan else 'null'}\n")
     raced = {name.removesuffix("_cpu") for name in params.benchmark.baselines}
     runtimes = {described.runtime, *({ONNXRUNTIME} & raced)}
     users = users_code(params)
@@ -72,6 +78,27 @@ def fitting_cures(folder: Path, here: Machine) -> Cures:
             again = f"run `enginewright cure {ENGINES / cure.precision}` again"
             print(f"a cure of {cure.precision} was found with {cure.found_with}, this is {here.in_words()}: {again}")
     return Cures(by_precision={cure.precision: cure for cure in found if cure.fits(here)})
+
+
+def tuning_plans(params: Params, here: Machine, folder: Path) -> dict[str, TuningPlan | None]:
+    """Return how each engine is tuned. What was found before counts with this compiler, its version and this device."""
+    asked = params.build.tensorrt.tune if RUNTIMES[here.runtime].is_tensorrt else None
+    plans: dict[str, TuningPlan | None] = dict.fromkeys(map(str, params.precisions))
+    if asked and not here.capability:
+        print("build.tensorrt.tune is not followed: this machine has no GPU to race engines on")
+    if not (asked and here.capability):
+        return plans
+    for name, each in params.precisions.items():
+        path = folder / f"{name}.json"
+        found = Tuning.parse(path.read_bytes(), str(path)) if path.exists() else None
+        if found and not found.fits(here):
+            print(f"{path} was found with {found.found_with}, this is {here.in_words()}: the build searches anew")
+            found = None
+        limit = each.thresholds.relative_error / 2  # the rest is for what the untuned engine loses
+        plans[name] = TuningPlan(
+            seconds=asked.seconds, benchmark=params.benchmark, inference=params.inference, limit=limit, found=found
+        )
+    return plans
 
 
 def require_files(params: Params, paths: MachinePaths) -> None:

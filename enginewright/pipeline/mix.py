@@ -49,7 +49,14 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
     asked, keep, how, build = params.mix[precision], params.precisions["int8"].keep, params.model, params.build
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     in_graph, fed = BoxesInGraph.read(paths.boxes), samples.fed_to(build)
-    types = in_dialect.types_to_mix(asked.floating, keep, dialect)  # the first two have engines; a third one is fp32
+    # What has shaped the int8 graph, so that its parts in a mix are its own.
+    search = paths.converted / "int8" / SEARCH
+    rescue = paths.rescued if search.exists() else None
+    given = in_dialect.open_rescued(paths.simplified, paths.calibrated, rescue, samples, dialect, keep)
+    given = in_dialect.spare_searched(given, search, paths.rescued) if search.exists() else given
+    types = in_dialect.types_to_mix(
+        asked.floating, given.keep, dialect
+    )  # the first two have engines; a third one is fp32
     user_plugins(build.tensorrt.plugins, paths.plugins)
     if not len(samples):
         raise EnginewrightError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
@@ -68,12 +75,6 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
         described = DescribedGraph(precision, graph, known, how.scores, how.boxes, tokenizer, example)
         build_engine(described, compiled_for, build, engine)
 
-    search = (
-        paths.converted / "int8" / SEARCH
-    )  # which has shaped the int8 graph, so that its parts in a mix are its own
-    rescue = paths.rescued if search.exists() else None
-    given = in_dialect.open_rescued(paths.simplified, paths.calibrated, rescue, samples, dialect, keep)
-    given = in_dialect.spare_searched(given, search, paths.rescued) if search.exists() else given
     with scratch_folder() as folder:
         source = in_dialect.for_compiler("int8", given, folder)
         graph = load_graph(source.graph)

@@ -17,7 +17,7 @@ from enginewright.data.feeds import NO_SAMPLE, Feeds
 from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import graph_inputs, load_graph
 from enginewright.graph.read_interface import shape_inputs
-from enginewright.precision.floats import nodes_adding_scattered, nodes_making_rows
+from enginewright.precision.floats import LARGEST_FLOAT16, nodes_adding_scattered, nodes_making_rows
 
 LARGE_IMAGE = 224  # large enough for most networks
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
@@ -33,7 +33,7 @@ def trial_batch(source: Path, sample: Feeds, batch: int = CALIBRATION_BATCH) -> 
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         shape = [size.dim_value or (LARGE_IMAGE if axis else batch) for axis, size in enumerate(kind.shape.dim)]
         given = sample.get(tensor.name, np.zeros([1, *shape[1:]]))
-        values = given if tensor.name in holding else np.repeat(given[:1], shape[0], axis=0)
+        values = given if tensor.name in holding else np.resize(given, [shape[0], *given.shape[1:]])
         found[tensor.name] = (values if dtype.kind in "iub" else np.zeros_like(values)).astype(dtype)
     return found
 
@@ -56,42 +56,40 @@ def calling_modelopt(precision: str) -> Iterator[None]:
                 f"there is not enough memory for ModelOpt to make {precision} of the graph, of which it holds several "
                 "copies: take a machine with more, or drop the precision"
             ) from None
+        said = in_one_line(error) or type(error).__name__
+        why = f"{said}; keep what it names in high precision, or drop the precision"
         if isinstance(error, NameError) and error.name == "trt":  # what it asks TensorRT, which is off
-            raise EnginewrightError(
-                f"ModelOpt cannot make {precision} of the graph: it has operators that are not ONNX's own; drop the "
-                "precision, or give the graph without them"
-            ) from None
-        why = in_one_line(error) or type(error).__name__
-        raise EnginewrightError(
-            f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "
-            "precision"
-        ) from None
+            why = "it has operators that are not ONNX's own; drop the precision, or give the graph without them"
+        raise EnginewrightError(f"ModelOpt cannot make {precision} of the graph: {why}") from None
     finally:
         logging.disable(logging.NOTSET)
 
 
 NAME_OF_ALL_SIZES = "unk"
-BF16_LARGEST = 3.3895e38  # rounded down, and less than float32's
+LOOKED_AT = 2**21  # bytes of samples: AutoCast holds all that the graph makes of them, which is many times as much
+# What exceeds these stays in float32. Other samples than those that were looked at may have larger numbers. In bf16 a
+# mask of float32's lowest number would become infinite, and 0 times that is no number: this is rounded down.
+LARGEST = {"fp16": LARGEST_FLOAT16 / 8, "bf16": 3.3895e38}
 
 
-def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) -> onnx.ModelProto:
+def cast(source: Path, precision: str, keep: Keep, given: Feeds = NO_SAMPLE) -> onnx.ModelProto:
     """Return the graph in fp16 or bf16, but in float32 at its ends and where an operator needs the range or precision.
 
-    AutoCast runs the graph to find where it needs the range: on noise, and the integers of the sample. Left to itself,
-    it tries images of one pixel, which few networks accept.
+    AutoCast runs the graph to find where it needs the range: on the samples given, or else on noise.
     """
-    random = np.random.default_rng(0)
-    tried = {
-        name: array if array.dtype.kind in "iub" else random.uniform(-1, 1, array.shape).astype(array.dtype)
-        for name, array in trial_batch(source, sample, batch=1).items()
-    }
+    random, count = np.random.default_rng(0), max(map(len, given.values()), default=1)
+    in_memory = LOOKED_AT * count // max(1, sum(array.nbytes for array in given.values()))
+    tried = dict(trial_batch(source, given, batch=max(1, min(count, in_memory))))
+    for name, array in tried.items():
+        if array.dtype.kind not in "iub":
+            is_there = name in given and given[name].any()  # an empty set has only zeros
+            shown = np.resize(given[name], array.shape) if is_there else random.uniform(-1, 1, array.shape)
+            tried[name] = shown.astype(array.dtype)
     graph = load_graph(source)
     scattered = (node.name for node in nodes_adding_scattered(graph))
     exact = map(re.escape, (*nodes_making_rows(graph), *scattered))
     kept = {"nodes_to_exclude": [*keep.nodes, *exact], "op_types_to_exclude": list(keep.op_types)}
-    # AutoCast leaves what exceeds this in float32. Its own limits, such as 512 for activations, are for fp16. In bf16 a
-    # mask of float32's lowest number would become infinite, and 0 times that is no number.
-    limits = dict.fromkeys(("data_max", "init_max"), BF16_LARGEST) if precision == "bf16" else {}
+    limits = {"data_max": LARGEST[precision], "init_max": max(LARGEST[precision], LARGEST_FLOAT16)}
     with calling_modelopt(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 

@@ -1,11 +1,10 @@
 """Record what makes a compiler get a graph right, with the evidence, for one version and one device."""
 
-from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import Record
 from enginewright.core.text import counted, first_few
-from enginewright.engine.machine import Machine
+from enginewright.engine.machine import FoundHere
 
-CURE = "cure.json"  # beside a graph that is cured
+CURE, UNCURED = "cure.json", "uncured.onnx"  # beside a graph that is cured
 
 
 class Change(Record):
@@ -35,14 +34,11 @@ class Remedy(Record):
         return f"{self.change.in_words()}{types}"
 
 
-class Cure(Record):
+class Cure(FoundHere):
     """cures/PRECISION.json. A graph that was refused, and so has no engine, has no error and no times before."""
 
     precision: str
     remedies: tuple[Remedy, ...]  # the fastest first
-    runtime: str
-    runtime_version: str
-    device_name: str
     error: float | None  # of the engine beside its graph; None, too, if its outputs are no numbers
     batch: int  # of the race
     milliseconds: float | None  # of the engine
@@ -51,14 +47,6 @@ class Cure(Record):
     @property
     def change(self) -> Change:
         return self.remedies[0].change
-
-    @property
-    def found_with(self) -> str:
-        return f"{RUNTIMES[self.runtime].title} {self.runtime_version} on {self.device_name}"
-
-    def fits(self, here: Machine) -> bool:
-        """Tell whether it was found with this compiler and this version on this device."""
-        return all(getattr(self, name) == getattr(here, name) for name in ("runtime", "runtime_version", "device_name"))
 
     def in_words(self) -> str:
         """Return what was wrong, what cures it, and what that costs, in one sentence without its stop."""

@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PrecisionName
+from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.precisions import Keep, Rest
 from enginewright.data.feeds import Feeds
@@ -37,7 +37,7 @@ from enginewright.precision.floats import kept_nodes, nodes_in_floats
 from enginewright.precision.placement import ends_of_attention
 from enginewright.precision.quantize import activations, quantize, quantized_activations, set_weights
 from enginewright.precision.records import RESCUE, Mix, Rescue, Search, digest_of, read_rounded
-from enginewright.precision.write_int8 import Bounds, tensors_in_int8, write_int8
+from enginewright.precision.write_int8 import Bounds, Rounding, tensors_in_int8, write_int8
 
 REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
     ("tensorrt", "bf16"): (spell_out_hard_swish,),
@@ -122,14 +122,15 @@ def open_rescued(
 
 
 def spare_searched(given: Ingredients, found: Path, rescued: Path) -> Ingredients:
-    """Leave in floating point what the search in a file has found. Refuse what it found with another graph, other
-    ranges or another rescue."""
+    """Leave in floating point what the search in a file has found, in the type that it has found. Refuse what it found
+    with another graph, other ranges or another rescue."""
     search, ranges = Search.read(found), given.ranges
     if (search.calibration, search.model, search.rescue) != (*ranges.origin, digest_of(rescued)):
         raise EnginewrightError(
             f"{found} was searched with another calibration, model or rescue: run `dvc repro search` again"
         )
-    return given._replace(spared=(*given.spared, *search.spared))
+    keep = given.keep.model_copy(update={"rest": search.rest}) if search.rest else given.keep
+    return given._replace(spared=(*given.spared, *search.spared), keep=keep)
 
 
 def spare_mixed(given: Ingredients, mix: Mix) -> Ingredients:
@@ -153,16 +154,21 @@ def _keeping(keep: Keep, names: Iterable[str]) -> Keep:
     return keep.model_copy(update={"nodes": (*keep.nodes, *map(re.escape, names))})
 
 
+def rounding_of(precision: str, given: Ingredients, graph: onnx.ModelProto) -> Rounding:
+    """Return what our own rules round in a graph, and how. Refuse the ranges if one of that is missing."""
+    kept, dialect = given.kept(precision, graph), given.dialect
+    require_tensors(given.ranges, tensors_in_int8(graph, kept, dialect.exact_sums))
+    largest = dialect.largest_weight if precision == "int8" else PRECISIONS[precision].largest
+    return Rounding(value_ranges(given.ranges, dialect), kept, largest, given.rounded, precision, dialect.exact_sums)
+
+
 def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold. Refuse
     the ranges if one of what is rounded is missing."""
     graph, dialect = load_graph(given.graph), given.dialect
     high = given.beyond(precision, graph)
     if is_written_here(precision, given.keep, dialect):
-        kept = given.kept(precision, graph)
-        require_tensors(given.ranges, tensors_in_int8(graph, kept, dialect.exact_sums))
-        ranges = value_ranges(given.ranges, dialect)
-        made = write_int8(graph, ranges, kept, dialect.largest_weight, given.rounded, dialect.exact_sums)
+        made = write_int8(graph, rounding_of(precision, given, graph))
     else:
         made = quantize(
             given.graph,

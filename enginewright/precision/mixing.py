@@ -23,7 +23,7 @@ from enginewright.core.user_files import user_file
 from enginewright.data.feeds import middle_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
-from enginewright.engine.record import EngineRecord, LayerTime, node_names
+from enginewright.engine.record import EngineRecord, LayerTime, Speedup, node_names
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import save_graph
 from enginewright.graph.shapes import as_ir
@@ -40,7 +40,6 @@ from enginewright.precision.records import (
     BlockTimes,
     Candidate,
     MixChoice,
-    Speedup,
 )
 
 Block = tuple[str, ...]  # the names of its nodes

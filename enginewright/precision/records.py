@@ -5,9 +5,10 @@ from pathlib import Path
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
 from enginewright.core.files import Record, sha256
-from enginewright.core.params.precisions import Keep, RescueName
+from enginewright.core.params.precisions import Keep, RescueName, Rest
 from enginewright.core.text import counted, first_few, in_one_line
 from enginewright.data.feeds import load_arrays
+from enginewright.engine.record import Speedup
 from enginewright.precision.write_int8 import Rounded
 
 RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
@@ -109,6 +110,7 @@ class Search(Record):
     samples: tuple[int, int, int]  # those to measure layers by, to check sets of layers by, and to judge the answer by
     path: tuple[Step, ...]  # in the order in which they were tried
     spared: tuple[str, ...]  # the answer, in the order of their worth
+    rest: Rest | None = None  # the type of the rest, if it must be another than the compiler's
 
     @property
     def chosen(self) -> Step:
@@ -136,17 +138,6 @@ class Search(Record):
         spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in floating point, {share}"
         all_of_them = f"all of them in {self.precision} would take {all_int8.spent:.0%}"
         return f"{spared}, {self.chosen.in_words()}; {all_of_them}{unmeasured}"
-
-
-class Speedup(Record):
-    """How many times as fast one engine is as another, and the interval of that."""
-
-    middle: float
-    low: float
-    high: float
-
-    def in_figures(self) -> str:
-        return f"{self.middle:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 class BlockTimes(Record):

@@ -78,11 +78,6 @@ class Confirmation:
             yield self._samples.read_at(chosen[places])
 
 
-def is_gain(after: OutputErrors, before: OutputErrors) -> bool:
-    """Tell whether samples gain on the whole, and those with the largest outputs do not pay for it."""
-    return after.mean < (1 - MARGIN) * before.mean and after.at_once < (1 + MARGIN) * before.at_once
-
-
 def find_rescues(
     precision: str,
     given: Ingredients,
@@ -119,8 +114,9 @@ def find_rescues(
             )
         after = None if changed is None else trial.loss(write(changed))
         tried.append(Tried(names=names, error=after and after.mean, at_once=after and after.at_once))
-        if changed is not None and after is not None and is_gain(after, least):
-            best, kept, least = changed, names, after
+        # Samples gain on the whole, and those with the largest outputs do not pay for it.
+        if after and after.mean < (1 - MARGIN) * least.mean and after.at_once < (1 + MARGIN) * least.at_once:
+            best, kept, least = changed or best, names, after
     record = Rescue(
         precision=precision,
         samples=trial.sizes,

@@ -31,25 +31,14 @@ from enginewright.precision.calibration.auto import norms_of_outputs
 from enginewright.precision.checks import LOST, Checks
 from enginewright.precision.placement import Placement, arithmetic_nodes
 from enginewright.precision.records import AIM, Step
-from enginewright.precision.write_int8 import Bounds, Rounded, Writer
+from enginewright.precision.write_int8 import Rounding, Writer
 
 TOGETHER = 16  # layers that one session switches: opening it takes as long as measuring one of a large network
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
 LossAlone = tuple[str, float]  # of a layer
 Convert = Callable[[Collection[str]], onnx.ModelProto]
-REST = 4  # that part of the other layers is spared next where the promise does not hold
+REST = 16  # that part of the other layers is spared next where the promise does not hold, and then twice as many
 HARDLY_ANY = 0.01  # of the work: to leave so much in floating point, too, costs less than a try
-
-
-class Rounding(NamedTuple):
-    """Say what is rounded in a graph, and how."""
-
-    ranges: Mapping[str, Bounds]
-    kept: frozenset[str]  # the nodes that are always in floating point
-    largest: int
-    rounded: Rounded
-    precision: str
-    exact_sums: bool
 
 
 class SwitchedGraph:
@@ -68,7 +57,7 @@ class SwitchedGraph:
             weights = node.inputs[1]
             if weights is None or weights.const_value is None or _site(weights, node, 1) not in switched:
                 continue
-            writer.round_weights(node, rounding.largest, rounding.rounded)
+            writer.round_weights(node, rounding)
             self._add_switch(weights, node, 1)
         for group in writer.groups:
             grid = writer.grid_for(group, rounding.ranges)
@@ -168,7 +157,7 @@ class LayerTrial:
     cluster, to which graphs go in the folder `scratch`."""
 
     checks: Checks
-    rounding: Rounding
+    rounding: Rounding  # of one layer alone, by ranges that do not know the samples to measure layers by
     convert: Convert  # writes the graph with some layers spared
     scratch: Path
     cluster: Cluster | None = None
@@ -269,10 +258,12 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
     few = judged([])
     if few.is_promised:
         return SearchAnswer({}, tuple(path.values()), ())
+    enough, guesses = judged(sorted(work)), True
+    if not enough.is_promised:
+        return SearchAnswer({}, tuple(path.values()), ())
     losses = measure_layers(trial, work, journal, seconds)
     order = in_order_of_worth(losses, work)
-    enough, guesses = judged(order), True
-    if not enough.is_promised:
+    if len(order) < len(work) and not (enough := judged(order)).is_promised:
         return SearchAnswer(losses, tuple(path.values()), ())
     ordered = [losses[name] for name in order]
     if few.spent <= AIM:
@@ -285,9 +276,9 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
         few, enough = (few, step) if step.spent <= AIM else (step, enough)
         # A guess that halves nothing is followed by a half, and that by a guess.
         guesses = not guesses or enough.spared - few.spared <= width / 2
-    number = enough.spared
+    number, more = enough.spared, max(1, (len(order) - enough.spared) // REST)
     while not judged(order[:number]).is_promised:
-        number += max(1, (len(order) - number) // REST)
+        number, more = min(len(order), number + more), 2 * more
     return SearchAnswer(losses, tuple(path.values()), tuple(order[:number]))
 
 

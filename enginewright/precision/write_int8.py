@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from enginewright.core.facts import PRECISIONS
 from enginewright.data.feeds import TINY
@@ -65,21 +66,27 @@ def grid_of_channels(channels: NDArray[np.float64]) -> Grid:
     return Grid(scale, np.rint(-lowest / scale).astype(np.uint8))
 
 
-def write_int8(
-    model: onnx.ModelProto,
-    ranges: Mapping[str, Bounds],
-    kept: Collection[str] = (),
-    largest_weight: int = LARGEST,
-    rounded: Rounded | None = None,
-    exact_sums: bool = True,
-) -> onnx.ModelProto:
-    """Return a copy that calculates in int8, but for the nodes of the names in `kept`. Weights that are not `rounded`
-    already take the nearest byte."""
-    writer = Writer(model, kept, exact_sums=exact_sums)
+class Rounding(NamedTuple):
+    """Say what is rounded in a graph, and how."""
+
+    ranges: Mapping[str, Bounds]
+    kept: frozenset[str] = frozenset()  # the nodes that are in floating point
+    largest: int = LARGEST  # number that stands for a weight
+    rounded: Mapping[str, NDArray[np.int8]] = {}  # weights that are rounded already; others take the nearest byte
+    precision: str = "int8"
+    exact_sums: bool = True  # a sum takes what a Conv makes for it alone before that is rounded
+
+    def sparing(self, names: Iterable[str]) -> Self:
+        return self._replace(kept=self.kept.union(names))
+
+
+def write_int8(model: onnx.ModelProto, how: Rounding) -> onnx.ModelProto:
+    """Return a copy that calculates in int8."""
+    writer = Writer(model, how.kept, exact_sums=how.exact_sums)
     for node in writer.placement.products:
-        writer.round_weights(node, largest_weight, rounded)
+        writer.round_weights(node, how)
     for group in writer.groups:
-        grid = writer.grid_for(group, ranges)
+        grid = writer.grid_for(group, how.ranges)
         if np.any(grid.zero) and writer.have_biases(group):
             writer.move_zero(group, grid)
         else:
@@ -168,17 +175,17 @@ class Writer:
             moved = array - (below * self._sums[node]).astype(array.dtype)
             add.replace_input_with(place, self._add.constant(add, f"{add.name}.moved", moved))
 
-    def round_weights(self, node: ir.Node, largest: int, rounded: Rounded | None = None) -> None:
+    def round_weights(self, node: ir.Node, how: Rounding) -> None:
         """Read constant weights from bytes, with a scale for each output channel."""
         weights = node.inputs[1]
         if weights is None or weights.const_value is None:
             return
         array = weights.const_value.numpy()
         axis = output_channels(node, array.ndim)
-        scales = weight_scales(array, axis, largest)
+        scales = weight_scales(array, axis, how.largest)
         exact = array / scales
         nearest = (np.rint(exact) if self._bytes == np.int8 else exact).astype(self._bytes)
-        steps = (rounded or {}).get(weights.name or "", nearest)
+        steps = how.rounded.get(weights.name or "", nearest)
         if node in self.placement.biases:
             self._sums[node] = (steps * scales).sum(axis=0, dtype=np.float64)
         given = [

@@ -42,6 +42,8 @@ def notes_on(findings: Findings) -> list[Note]:
             notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
         if entry.cure:
             notes.append(Note(f"{entry.precision} is cured", f"{entry.cure.in_words()}."))
+        if tuning := entry.engine.tuning:
+            notes.append(Note(f"{entry.precision} is tuned", f"{tuning.in_words()}."))
         if remark := entry.engine.remark:
             notes.append(Note(f"{entry.precision} was built otherwise", f"{remark}."))
     for name, refusal in findings.refused.items():

@@ -22,10 +22,6 @@ CONTRADICTION = (
 )
 
 
-def as_markdown(table: pd.DataFrame) -> str:
-    return str(table.to_markdown(disable_numparse=True))
-
-
 def facts(found: Mapping[str, Any]) -> pd.DataFrame:
     """List names and values. Nested sections become dotted names."""
 

@@ -13,7 +13,7 @@ from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, 
 from enginewright.core.params.all import Params
 from enginewright.core.process import end_with_parent, start_dvc
 from enginewright.measure.records import Verdict
-from enginewright.report.evidence import Evidence, Places, gather_findings, known_p99
+from enginewright.report.evidence import Evidence, EvidencePaths, gather_findings, known_p99
 from enginewright.report.verdict import caveats, verdict_on
 from enginewright.targets.answer import Answer, Measured, Speed
 from enginewright.targets.ssh import target_of_stages
@@ -26,7 +26,7 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
     """Run what is left of the pipeline, and answer. The gate is not asked: what is red is a row like any other."""
     dvc("repro", "report")
     validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
-    places = Places(ENGINES, CONVERTED, validation, benchmark, trace, RACE, MACHINE)
+    places = EvidencePaths(ENGINES, CONVERTED, validation, benchmark, trace, RACE, MACHINE)
     findings = replace(gather_findings(params.precisions, places), failures=Verdict.read(VERDICT).failures)
     measured = []
     for entry in findings.precisions:

@@ -82,6 +82,12 @@ def test_each_failure_of_tensorrt_is_a_sentence(version):
 
 
 @pytest.mark.parametrize("version", OLDEST_AND_NEWEST)
+def test_a_build_is_tuned(version):
+    tuned = run(version, "-m", "pytest", "-p", "no:cacheprovider", "tests/simulated/tuned.py")
+    assert tuned.returncode == 0, output(tuned)
+
+
+@pytest.mark.parametrize("version", OLDEST_AND_NEWEST)
 def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
     """Two tests are left out: the simulation replays a graph by doing its work again, so launches take no less time;
     and Polygraphy looks for CUDA's own library."""
@@ -177,7 +183,7 @@ def test_functions_that_nvidia_does_not_have_cannot_be_simulated():
 
 
 def test_a_function_that_is_not_simulated_is_an_error():
-    for module, name in ((cudart, "cudaMemcpy"), (nvml, "nvmlDeviceGetUUID")):
+    for module, name in ((cudart, "cudaMemcpy2D"), (nvml, "nvmlDeviceGetUUID")):
         with pytest.raises(AttributeError, match=f"the simulation lacks {name}"):
             getattr(module, name)
 

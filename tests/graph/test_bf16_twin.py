@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.pass_checks import autocast, model_of_text, session_of
 
-from enginewright.graph.as_written import float32_twin, uses_bf16
+from enginewright.graph.as_written import float32_twin, uses_halves
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +83,12 @@ def relative_error(got, wanted):
 
 
 def test_bf16_is_recognized(bf16, classifier):
-    assert uses_bf16(bf16)
-    assert not uses_bf16(classifier)
+    assert uses_halves(bf16)
+    assert not uses_halves(classifier)
 
 
 def test_bf16_is_recognized_in_a_branch():
-    assert uses_bf16(branches_in_bf16(cast_inside=True))
+    assert uses_halves(branches_in_bf16(cast_inside=True))
 
 
 def test_onnx_runtime_cannot_run_the_graph_itself(bf16):

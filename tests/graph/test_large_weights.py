@@ -27,9 +27,10 @@ from enginewright.pipeline.weights import weights
 from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
-from enginewright.precision.write_int8 import Bounds, write_int8
+from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 
 AMAX = {"input": 4.0, "conv": 9.0, "relu": 9.0, "conv_2": 30.0, "relu_2": 30.0, "pooled": 9.0, "features": 9.0}
+BOUNDS = {name: Bounds(-largest, largest) for name, largest in AMAX.items()}
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ MADE = {
     "int8 of TensorRT": lambda path: quantize(path, "int8", AMAX, KEEP_NOTHING, "fp16"),
     "int8 in float32": lambda path: quantize(path, "int8", AMAX, KEEP_NOTHING, "fp32"),
     "fp8": lambda path: quantize(path, "fp8", AMAX, KEEP_NOTHING, "fp16"),
-    "int8 of CPUs": lambda path: write_int8(load_graph(path), {name: Bounds(-v, v) for name, v in AMAX.items()}),
+    "int8 of CPUs": lambda path: write_int8(load_graph(path), Rounding(BOUNDS)),
 }
 
 

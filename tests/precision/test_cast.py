@@ -9,7 +9,7 @@ from support.pass_checks import model_of_text
 from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.graph.as_written import float32_twin, open_as_written, run_graph
+from enginewright.graph.as_written import float32_twin, open_as_written, run_as_written, run_graph
 from enginewright.precision.cast import calling_modelopt, cast, forget_unknown_sizes
 
 
@@ -184,3 +184,52 @@ def test_a_graph_that_looks_for_a_token_is_tried_on_a_sample_that_has_it(tmp_pat
     with pytest.raises(EnginewrightError, match="indices element out of data bounds"):
         cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
     assert kept_in_float32(cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING, {"ids": np.array([[5, 7, 2]])})) == []
+
+
+WIDTH = 64
+
+
+@pytest.fixture(scope="module")
+def spelled_out(tmp_path_factory):
+    """Save a network with LayerNorms spelled out, as users' files have them (issue 4493 of NVIDIA/TensorRT)."""
+    rng, nodes, stream = np.random.default_rng(0), "", "x"
+    constants = {"axes": np.array([-1]), "two": np.float32(2), "tiny": np.float32(1e-5)}
+    for block in range(2):
+        for name in ("in", "out"):
+            constants[f"{name}{block}"] = rng.normal(0, 0.2, (WIDTH, WIDTH)).astype(np.float32)
+        nodes += f"""mean{block} = ReduceMean ({stream}, axes) apart{block} = Sub ({stream}, mean{block})
+            square{block} = Pow (apart{block}, two) variance{block} = ReduceMean (square{block}, axes)
+            more{block} = Add (variance{block}, tiny) deviation{block} = Sqrt (more{block})
+            normal{block} = Div (apart{block}, deviation{block}) wide{block} = MatMul (normal{block}, in{block})
+            gate{block} = Relu (wide{block}) branch{block} = MatMul (gate{block}, out{block})
+            stream{block} = Add ({stream}, branch{block}) """
+        stream = f"stream{block}"
+    sizes, path = f"float[batch,8,{WIDTH}]", tmp_path_factory.mktemp("spelled_out") / "model.onnx"
+    model = model_of_text(f"g ({sizes} x) => ({sizes} y) {{ {nodes} y = Neg (branch1) }}", constants)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp16", 5e-3), ("bf16", 4e-2)])
+@pytest.mark.parametrize("size", [300, 1000])
+def test_squares_beyond_float16_stay_in_float32_and_little_else(spelled_out, precision, limit, size, tmp_path):
+    """Numbers of 300 to 1000 are well within float16, and their squares are not: without a look at samples the graph
+    computes zeros. No line in params.yaml is needed."""
+    rng = np.random.default_rng(size)
+    samples, others = ({"x": rng.normal(0, size, (4, 8, WIDTH)).astype(np.float32)} for _ in range(2))
+    blind, seen = cast(spelled_out, precision, KEEP_NOTHING), cast(spelled_out, precision, KEEP_NOTHING, samples)
+    onnx.save(seen, tmp_path / "seen.onnx")
+    onnx.save(blind, tmp_path / "blind.onnx")
+    exact, right, wrong = (
+        run_as_written(path)(others)["y"] for path in (spelled_out, tmp_path / "seen.onnx", tmp_path / "blind.onnx")
+    )
+    assert np.linalg.norm(right - exact) / np.linalg.norm(exact) < limit
+    if precision == "fp16":
+        assert np.linalg.norm(wrong - exact) / np.linalg.norm(exact) > 0.5
+    values = onnx.shape_inference.infer_shapes(seen).graph.value_info
+    wide = {each.name for each in values if each.type.tensor_type.elem_type == TensorProto.FLOAT}
+    computed = {node.output[0].rstrip("01") for node in seen.graph.node if node.op_type != "Cast"}
+    in_float32 = {"square", "variance", "more", "deviation"} if precision == "fp16" else set()
+    assert {name.rstrip("01") for name in wide} & computed == in_float32

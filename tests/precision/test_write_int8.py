@@ -13,7 +13,7 @@ from enginewright.graph.onnx_file import load_graph
 from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.calibration.histogram import Histogram
 from enginewright.precision.cast import cast
-from enginewright.precision.write_int8 import Bounds, Grid, grid_of, tensors_in_int8, write_int8
+from enginewright.precision.write_int8 import Bounds, Grid, Rounding, grid_of, tensors_in_int8, write_int8
 
 SWISH = 0.375  # how far HardSwish reaches below zero
 
@@ -57,7 +57,7 @@ def test_each_channel_that_depthwise_convolutions_alone_read_has_a_grid(group, a
     model = model_of_text(
         f"g (float[n,4,8] a) => (float[n,4,8] y, float[n,4,8] z) {{ {nodes} }}", dict(zip("wv", weights, strict=True))
     )
-    found = constants(write_int8(model, {"a": Bounds(-SWISH, 6.0, channels)}))
+    found = constants(write_int8(model, Rounding({"a": Bounds(-SWISH, 6.0, channels)})))
     assert found["a.scale"] == pytest.approx(np.asarray(scale), rel=1e-5)
     assert found["a.zero"].shape == found["a.scale"].shape
 
@@ -83,7 +83,7 @@ def error(graph, exact, feeds):
 
 @pytest.mark.parametrize(("largest", "limit"), [(127, 0.02), (64, 0.03)])
 def test_the_graph_computes_nearly_the_same(tiny_onnx, images, histograms, largest, limit):
-    graph = write_int8(load_graph(tiny_onnx), ranges_of(histograms), largest_weight=largest)
+    graph = write_int8(load_graph(tiny_onnx), Rounding(ranges_of(histograms), largest=largest))
     onnx.checker.check_model(graph, full_check=True)
     assert 0 < error(graph, load_graph(tiny_onnx), {"input": images}) < limit
     weights = [value for name, value in constants(graph).items() if name.endswith(".int8")]
@@ -92,19 +92,19 @@ def test_the_graph_computes_nearly_the_same(tiny_onnx, images, histograms, large
 
 
 def test_weights_are_stored_as_bytes_alone(tiny_onnx, histograms):
-    graph = write_int8(load_graph(tiny_onnx), ranges_of(histograms))
+    graph = write_int8(load_graph(tiny_onnx), Rounding(ranges_of(histograms)))
     assert graph.ByteSize() < 0.5 * load_graph(tiny_onnx).ByteSize()
 
 
 def test_only_bytes_without_a_sign_stand_for_what_is_never_negative(tiny_onnx, histograms):
-    found = constants(write_int8(load_graph(tiny_onnx), ranges_of(histograms)))
+    found = constants(write_int8(load_graph(tiny_onnx), Rounding(ranges_of(histograms))))
     types = {name.removesuffix(".zero"): value.dtype.name for name, value in found.items() if name.endswith(".zero")}
     assert types["relu"] == types["relu_2"] == "uint8"
     assert types["input"] == "int8"
 
 
 def test_kept_nodes_read_floats(tiny_onnx, histograms):
-    graph = write_int8(load_graph(tiny_onnx), ranges_of(histograms), {"conv2"})
+    graph = write_int8(load_graph(tiny_onnx), Rounding(ranges_of(histograms), frozenset({"conv2"})))
     reading = {node.name: node.input[0] for node in graph.graph.node}
     assert reading["conv2"] == "relu"
     assert reading["conv1"] == "input.rounded"
@@ -114,7 +114,7 @@ def test_kept_nodes_read_floats(tiny_onnx, histograms):
 def test_a_graph_in_float16_gets_float16_scales(tiny_onnx, images, histograms, tmp_path):
     half = cast(tiny_onnx, "fp16", Keep(op_types=(), nodes=()))
     ranges = ranges_of(measure(half, [{"input": images}], bins=2048))
-    graph = write_int8(half, ranges)
+    graph = write_int8(half, Rounding(ranges))
     onnx.checker.check_model(graph, full_check=True)
     assert TensorProto.FLOAT not in {tensor.data_type for tensor in graph.graph.initializer}
     assert 0 < error(graph, load_graph(tiny_onnx), {"input": images}) < 0.03
@@ -123,7 +123,7 @@ def test_a_graph_in_float16_gets_float16_scales(tiny_onnx, images, histograms, t
 def test_an_old_graph_gets_operators_of_a_version_that_has_what_it_needs():
     model = model_of_text("g (float[batch,4,8,8] x) => (float[] logits) { logits = Conv (x, w) }", {"w": W}, opset=11)
     feeds = {"x": np.random.default_rng(0).uniform(-1, 1, (2, 4, 8, 8)).astype(np.float32)}
-    graph = write_int8(model, {"x": Bounds(-1, 1)})
+    graph = write_int8(model, Rounding({"x": Bounds(-1, 1)}))
     onnx.checker.check_model(graph, full_check=True)
     assert 0 < error(graph, model, feeds) < 0.02
 
@@ -144,7 +144,7 @@ def test_a_bias_takes_off_the_zero_of_what_is_mostly_positive(nodes, types):
     given = {"w": random.normal(size=(8, 8)), "b": random.normal(size=8)}
     given = {name: array.astype(np.float32) for name, array in given.items() if name == "w" or "Add" in nodes}
     model = model_of_text(f"g (float[batch,8] x) => (float[] logits) {{ g = Gelu (x) {nodes} }}", given)
-    graph = write_int8(model, {"g": Bounds(-0.17, 3), "a": Bounds(-9, 9)})
+    graph = write_int8(model, Rounding({"g": Bounds(-0.17, 3), "a": Bounds(-9, 9)}))
     onnx.checker.check_model(graph, full_check=True)
     found = constants(graph)
     zeros = [found[node.input[2]] for node in graph.graph.node if node.input[0] in ("g", "g.int8")]
@@ -165,7 +165,7 @@ def test_each_output_channel_has_a_scale(nodes, shape):
     weights = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     model = model_of_text(f"g (float[batch,4,8,8] x) => (float[] logits) {{ {nodes} }}", {"w": weights})
     feeds = {"x": np.random.default_rng(1).uniform(-1, 1, (2, 4, 8, 8)).astype(np.float32)}
-    graph = write_int8(model, {"x": Bounds(-1, 1), "f": Bounds(-1, 1)})
+    graph = write_int8(model, Rounding({"x": Bounds(-1, 1), "f": Bounds(-1, 1)}))
     assert error(graph, model, feeds) < 0.02
     assert len(constants(graph)["w.scale"]) == {4: 4, 256: 5, 5: 5, 8: 5}[shape[0]]
 

@@ -253,6 +253,14 @@ def cudaMemcpyAsync(dst, src, count, kind, stream):
 
 
 @_simulates()
+def cudaMemcpy(dst, src, count, kind):
+    """Copy at once. The host's memory need not be pinned."""
+    from_device = kind == real.cudaMemcpyKind.cudaMemcpyDeviceToHost
+    require_memory(src if from_device else dst, count, True)
+    ctypes.memmove(dst, src, count)
+
+
+@_simulates()
 def cudaMemsetAsync(devPtr, value, count, stream):
     def fill() -> None:
         require_memory(devPtr, count, True, "cudaErrorIllegalAddress")

@@ -440,7 +440,7 @@ class Builder(Simulated, real=trt.Builder):
             "stripped": config.get_flag(trt.BuilderFlag.STRIP_PLAN),
             "streaming": config.get_flag(trt.BuilderFlag.WEIGHT_STREAMING),
         }
-        content = parser._content
+        content = _with_wrong_sums(parser._content) if failing("wrong_sums") else parser._content
         if config.get_flag(trt.BuilderFlag.STRIP_PLAN):
             content = _without_weights(content)
         if config._cache:
@@ -481,6 +481,29 @@ def _without_weights(content: bytes) -> bytes:
     for tensor in _refittable(model.graph):
         for values in ("raw_data", "float_data", "int32_data"):
             tensor.ClearField(values)
+    return model.SerializeToString()
+
+
+def _with_wrong_sums(content: bytes) -> bytes:
+    """Compute no number where a sum takes what a product of rounded numbers makes: 10.6 does so on an H200, in fp8 that
+    is beyond float16."""
+    model = onnx.load_model_from_string(content)
+    nodes, written = list(model.graph.node), list[onnx.NodeProto]()
+    makers = {name: node for node in nodes for name in node.output}
+    added = {name for node in nodes if node.op_type == "Add" for name in node.input}
+    for node in nodes:
+        written.append(node)
+        source = makers.get(node.input[0]) if node.op_type in ("Conv", "Gemm", "MatMul") else None
+        if source is not None and source.op_type == "DequantizeLinear" and node.output[0] in added:
+            name, node.output[0] = node.output[0], f"{node.output[0]}.right"
+            for kind, source, target in (
+                ("Abs", "right", ".size"),
+                ("Neg", "size", ".negative"),
+                ("Log", "negative", ""),
+            ):
+                written.append(onnx.helper.make_node(kind, [f"{name}.{source}"], [f"{name}{target}"]))
+    del model.graph.node[:]
+    model.graph.node.extend(written)
     return model.SerializeToString()
 
 
@@ -974,9 +997,11 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             if axis.dim_param
         }
         sizes = [axis.dim_value or known.get(axis.dim_param, -1) for axis in _axes(tensors[name])]
-        if -1 in sizes and self.all_binding_shapes_specified:
+        is_unknown = not tensors[name]._proto.type.tensor_type.HasField("shape")
+        if (is_unknown or -1 in sizes) and self.all_binding_shapes_specified:
             inferred = _inferred(self._engine._model, self._shapes, self._values(), name)
-            sizes = [more if size == -1 else size for size, more in zip(sizes, inferred, strict=True)]
+            known = [-1] * len(inferred) if is_unknown else sizes
+            sizes = [more if size == -1 else size for size, more in zip(known, inferred, strict=True)]
         if failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT:
             sizes[0] += 1
         return trt.Dims(sizes)
@@ -1108,8 +1133,12 @@ def _compute(engine, shapes, addresses, values) -> None:
     """Compute from device memory into device memory. The stream calls this when it is waited for."""
     session = engine._session
     feeds = _feeds(engine, shapes, addresses, values)
-    names = [output.name for output in session.get_outputs()]
+    names, settings = [output.name for output in session.get_outputs()], engine._settings
+    is_tuned = settings["optimization_level"] == 4 or settings["max_aux_streams"] == 0
+    time.sleep(0.005 * (failing("slow_untuned") and not is_tuned))
     for name, computed in zip(names, session.run(names, feeds), strict=True):
+        if failing("wrong_tuned") and settings["max_aux_streams"] == 0:
+            computed = computed * np.nan
         target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
         written = computed.size - failing("unwritten_output")
         target[:written] = computed.reshape(-1)[:written]

@@ -12,8 +12,18 @@ from enginewright.engine import runtimes
 from enginewright.pipeline.dependencies import StageCode
 from enginewright.pipeline.machine import MachinePaths, machine
 
-FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins", "cures")
-RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "task.json", "cures.json", "code", "parameters")
+FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins", "cures", "tuned")
+RECORDS = (
+    "machine.json",
+    "target.json",
+    "dialect.json",
+    "tools.json",
+    "task.json",
+    "cures.json",
+    "tuning",
+    "code",
+    "parameters",
+)
 ONNX = {"weights.source": "given", "benchmark.baselines": ["onnxruntime"]}
 USER_FILES = [
     ({"weights.source": "data/weights/net.pt"}, "weights.source", "train, pretrained, given"),

@@ -30,7 +30,7 @@ def build_for(tmp_path, samples, machine, monkeypatch):
         monkeypatch.setattr(stage, "build_engine", refuse)
         facts = machine.model_dump(include=Target.model_fields.keys()) | {"device": device}
         Target(**facts, capabilities=capabilities, or_newer=False).write(tmp_path / "target.json")
-        paths = BuildPaths(NOWHERE, tmp_path / "target.json", samples.folder, NOWHERE, tmp_path / "engine")
+        paths = BuildPaths(NOWHERE, tmp_path / "target.json", samples.folder, *[NOWHERE] * 4, tmp_path / "engine")
         build(PARAMS, precision, paths)
         return tmp_path / "engine"
 

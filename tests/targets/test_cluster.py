@@ -33,8 +33,8 @@ from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.calibrate import Measuring, measure_samples
 from enginewright.precision.checks import Checks
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.search import Journal, LayerTrial, Rounding, find_spared, running_on
-from enginewright.precision.write_int8 import Bounds, write_int8
+from enginewright.precision.search import Journal, LayerTrial, find_spared, running_on
+from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from enginewright.targets import ask, ray_cluster
 from enginewright.targets import ray_task as task
 from enginewright.targets.file import Target
@@ -174,19 +174,15 @@ def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, clu
 def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, many, cluster, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     measured_here = measure_samples(Measuring(folder, 2048), many, 4, False, None)
-    rounding = Rounding(
-        {name: Bounds(each.lowest, each.amax) for name, each in measured_here.histograms.items()},
-        frozenset(),
-        64,
-        {},
-        "int8",
-        exact_sums=True,
-    )
+    ranges = {name: Bounds(each.lowest, each.amax) for name, each in measured_here.histograms.items()}
+    rounding = Rounding(ranges, largest=64)
     layers = arithmetic_nodes(tiny_graph, ())
-    write = partial(write_int8, tiny_graph, rounding.ranges, largest_weight=64)
     task = task_of("classification", None, many.manifest.class_names)
     strict = Thresholds(cosine=0.9, relative_error=0.004, agreement=0.5, metric_drop=0.5)
     judge = Judge(task, many.truth, strict)
+
+    def write(spared):
+        return write_int8(tiny_graph, rounding.sparing(spared))
 
     def trial(on, parts, convert=write):
         monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=-(-ENOUGH // parts)))

@@ -5,12 +5,14 @@ import sys
 
 import numpy as np
 import pytest
+import simulated
 from onnx import TensorProto, helper, numpy_helper
+from support.paths import ROOT
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine, load_runtime
-from enginewright.precision.write_int8 import Bounds, tensors_in_int8, write_int8
+from enginewright.precision.write_int8 import Bounds, Rounding, tensors_in_int8, write_int8
 from tools.reduction.case import Case
 from tools.reduction.reduce import DIFFERS, REFUSED, Fault, Way, reduce_fault, require_replaceable, run_case, summary
 
@@ -30,7 +32,7 @@ def operators(case):
 
 def in_bytes(graph):
     names = tensors_in_int8(graph)
-    return write_int8(graph, dict.fromkeys(names, Bounds(-4.0, 4.0)))
+    return write_int8(graph, Rounding(dict.fromkeys(names, Bounds(-4.0, 4.0))))
 
 
 def model_of(nodes, constants=None):
@@ -250,3 +252,49 @@ def test_what_nvidias_parser_refuses_is_found(build, tmp_path):
     model.graph.node[0].attribute[0].s = b"bchw,bchv->bcwv"
     with pytest.raises(EnginewrightError, match="TensorRT for RTX builds this graph"):
         reduce_fault(Case(model, RUNS), rtx, 60, tmp_path / "right")
+
+
+SUMS = """
+import sys
+from pathlib import Path
+import numpy as np
+from support.pass_checks import model_of_text
+from enginewright.core.params.build import TensorRTParams
+from enginewright.engine.machine import target_of
+from enginewright.engine.runtimes import describe_machine
+from tools.reduction.case import Case
+from tools.reduction.reduce import Way, reduce_fault
+
+nodes = '''a = Conv (x, v) r = Relu (a) q = QuantizeLinear (r, s, z) d = DequantizeLinear (q, s, z)
+    e = QuantizeLinear (w, t, z) k = DequantizeLinear (e, t, z) c = Conv (d, k) u = Add (c, r) b = Sigmoid (u)
+    y = Mul (b, u)'''
+rng = np.random.default_rng(0)
+weights = {name: rng.normal(size=(8, 8, 1, 1)).astype(np.float32) for name in "vw"}
+constants = weights | {"s": np.float32(0.05), "t": np.float32(0.02), "z": np.int8(0)}
+model = model_of_text(f"g (float[batch,8,4,4] x) => (float[batch,8,4,4] y) {{ {nodes} }}", constants)
+runs = [{"x": rng.normal(size=(size, 8, 4, 4)).astype(np.float32)} for size in (4, 1)]
+way = Way(target_of(describe_machine("tensorrt"), TensorRTParams()), 0.02, cured=False)
+least, fault = reduce_fault(Case(model, runs), way, 300, Path(sys.argv[1]))
+print(fault.kind, *(node.op_type for node in least.model.graph.node))
+"""
+
+
+def test_a_wrong_result_of_tensorrt_is_reduced_and_shown_by_a_script_and_by_polygraphy(tmp_path):
+    """The simulation is wrong on purpose where a sum takes what a product of rounded numbers makes."""
+    folder, wrong = tmp_path / "found", simulated.environment("10.6", "wrong_sums")
+    done = subprocess.run([sys.executable, "-c", SUMS, folder], cwd=ROOT, env=wrong, capture_output=True, text=True)
+    assert "differs" in done.stdout, done.stderr
+    kind, *left = done.stdout.splitlines()[-1].split()
+    assert kind == "differs"
+    assert {*left} == {"QuantizeLinear", "DequantizeLinear", "Conv", "Add"}, done.stdout
+    for environment, status in ((wrong, DIFFERS), (simulated.environment("10.6"), 0)):
+        ran = subprocess.run([sys.executable, "fails.py"], cwd=folder, env=environment, capture_output=True, text=True)
+        assert ran.returncode == status, ran.stdout + ran.stderr
+    readme = (folder / "README.md").read_text()
+    assert "TensorRT 10.6" in readme
+    (command,) = (line.split() for line in readme.splitlines() if line.startswith("    polygraphy run "))
+    own = [word for word in command if not word.startswith(("--trt", "--strongly", "'"))]  # its profile is TensorRT's
+    code = "import sys; from polygraphy.tools import main; sys.exit(main())"
+    by_onnxruntime = [sys.executable, "-c", code, *own[1:], "--onnxrt", "--providers", "CPUExecutionProvider"]
+    ran = subprocess.run(by_onnxruntime, cwd=folder, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -161,7 +161,8 @@ def _rescued() -> None:
 
 def _mix() -> bytes:
     from enginewright.core.params.precisions import Keep
-    from enginewright.precision.records import BlockTimes, Candidate, Mix, Speedup
+    from enginewright.engine.record import Speedup
+    from enginewright.precision.records import BlockTimes, Candidate, Mix
 
     times = Speedup(middle=1.2, low=1.1, high=1.3)
     block = BlockTimes(first="a", last="b", milliseconds={"int8": 1, "fp32": 2})

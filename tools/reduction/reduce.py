@@ -4,6 +4,7 @@ import importlib.metadata
 import itertools
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from enginewright.core.installing import installed_version
 from enginewright.core.process import end_with_parent
 from enginewright.core.text import last_line
 from enginewright.engine.machine import Target
+from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import count_nodes, save_graph
 from tools.reduction.case import Case
 from tools.reduction.smallest import smallest
@@ -138,7 +140,8 @@ def _write_smallest(found: list[Case], whole: Fault, way: Way, limit: float, fol
             headline = f"{title} {way.target.runtime_version}: what it makes of {_nodes(least.model)}."
             final = run_case(least, chosen.script(headline), unfinished, chosen.prepare, limit)
             if final and final.is_like(whole):
-                readme = write_readme(least.model, way.target, final, chosen.cured)
+                command = write_for_polygraphy(least, way, unfinished) if way.target.runtime == "tensorrt" else ""
+                readme = write_readme(least.model, way.target, final, chosen.cured, command)
                 (unfinished / "README.md").write_text(readme, encoding="utf-8")
                 return least, final
         raise EnginewrightError(
@@ -200,13 +203,31 @@ def write_script(target: Target, limit: float, headline: str, cured: bool) -> st
         title=facts.title,
         runtime=target.runtime,
         limit=limit,
-        compares=not facts.is_tensorrt,
+        compares=not facts.builds_without_gpu,
+        is_tensorrt=facts.is_tensorrt,
         provider="CUDAExecutionProvider" if target.device == "cuda" else "CPUExecutionProvider",
         capabilities=[f"SM{each.replace('.', '')}" for each in target.capabilities] if facts.builds_without_gpu else [],
     )
 
 
-def write_readme(model: onnx.ModelProto, target: Target, fault: Fault, cured: bool) -> str:
+def write_for_polygraphy(case: Case, way: Way, folder: Path) -> str:
+    """Write the inputs and what is expected as Polygraphy reads them, and return its command."""
+    from polygraphy.comparator import IterationResult, RunResults  # here, as they load slowly
+    from polygraphy.json import save_json
+
+    wanted = [IterationResult(dict(outputs), runner_name="definition") for outputs in case.expected]
+    save_json([dict(run) for run in case.runs], str(folder / "inputs.json"), description=None)
+    save_json(RunResults([("definition", wanted)]), str(folder / "expected.json"), description=None)
+    sizes = [(name, [run[name].shape for run in case.runs]) for name in case.runs[0]]
+    ends = {"min": min, "opt": max, "max": max}
+    shapes = {end: [f"{name}:{list(of(given))}".replace(" ", "") for name, given in sizes] for end, of in ends.items()}
+    profile = " ".join(f"--trt-{end}-shapes {shlex.join(given)}" for end, given in shapes.items())
+    compared = f"--compare simple --check-error-stat mean --rtol {way.limit:g} --atol 0"
+    inputs = "--load-inputs inputs.json --load-outputs expected.json"
+    return f"polygraphy run {GRAPH} --trt --strongly-typed {profile} {inputs} {compared}"
+
+
+def write_readme(model: onnx.ModelProto, target: Target, fault: Fault, cured: bool, polygraphy: str = "") -> str:
     what = {"differs": "results differ from ONNX's definition", "refused": "a valid graph is refused"}
     return TEMPLATES.get_template("README.md.j2").render(
         title=f"{RUNTIMES[target.runtime].title} {target.runtime_version}",
@@ -214,6 +235,8 @@ def write_readme(model: onnx.ModelProto, target: Target, fault: Fault, cured: bo
         message=fault.message,
         script=SCRIPT,
         cured=cured,
+        polygraphy=polygraphy,
+        driver=describe_machine(target.runtime).driver if target.device == "cuda" else "",
         nodes=model.graph.node,
         processor=" ".join(filter(None, (target.device_name or target.device, *target.capabilities))),
         system=platform.platform(),
@@ -235,7 +258,7 @@ def summary(case: Case, fault: Fault, folder: Path, seconds_left: bool) -> str:
 
 def _right(way: Way, title: str) -> str:
     hint = "; --without-cures leaves out what is done about known faults" if way.cured else ""
-    if RUNTIMES[way.target.runtime].is_tensorrt:
+    if RUNTIMES[way.target.runtime].builds_without_gpu:
         return (
             f"{title} builds this graph, and only what it refuses is reduced; polygraphy.sh, in the engine's folder, "
             "compares results"

@@ -115,6 +115,11 @@ class Profile(Section):
         return ", ".join(f"{axis} {sizes}" for axis, sizes in self.ranges.items())
 
 
+class TuneParams(Section):
+    seconds: float = Field(ge=0)
+    """how long to build and race variants of each engine; 0: only repeat what tuned/ has"""
+
+
 class TensorRTParams(Section):
     workspace_mb: int | None = Field(default=None, ge=1, le=1 << 20)
     """the most scratch memory that a kernel may take; null: no limit"""
@@ -142,6 +147,8 @@ class TensorRTParams(Section):
     """true: `enginewright refit` can put other weights into the engine, which may then be slower"""
     streaming: bool = False
     """true: some weights may stay in the host's memory, for models larger than the GPU's"""
+    tune: TuneParams | None = None
+    """{seconds: 600}: build and race variants of each engine for so long, and keep what is faster here; null: do not"""
 
     @property
     def is_stripped(self) -> bool:
@@ -182,13 +189,14 @@ class BuildParams(Section):
     @property
     def with_weights(self) -> "BuildParams":
         """Return the same for a plan that keeps its weights."""
-        return self._with_tensorrt("weights", "inside")
+        return self.with_option("weights", "inside")
 
     def at_level(self, level: int | None) -> "BuildParams":
         """Return the same at another optimization level of TensorRT, if one is given."""
-        return self if level is None else self._with_tensorrt("optimization_level", level)
+        return self if level is None else self.with_option("optimization_level", level)
 
-    def _with_tensorrt(self, name: str, value: str | int) -> "BuildParams":
+    def with_option(self, name: str, value: str | int | None) -> "BuildParams":
+        """Return the same with another value of one of TensorRT's options."""
         return self.model_copy(update={"tensorrt": self.tensorrt.model_copy(update={name: value})})
 
 

@@ -54,7 +54,8 @@ class TensorRT(Library):
         """Build in a process of its own. Of 10.6's builder nothing but its process's end ends a build: told to stop, it
         took 107 further steps and 47 s on an H200."""
         # A new one can be sent there: this one may have a log, which is the library's.
-        return run_apart(f"the build of {onnx}", TensorRT(self.name).compile_here, onnx, blueprint, folder)
+        work = TensorRT(self.name).compile_here
+        return run_apart(f"the build of {onnx}", work, onnx, blueprint, folder, longest=blueprint.longest)
 
     def compile_here(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Compiled:
         options = blueprint.build.tensorrt
@@ -152,22 +153,6 @@ class TensorRT(Library):
         with closing(DeviceSession(stream, executor, blueprint, replay=False)) as session:
             call = session.bind(feeds)
             return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
-
-    def refit(self, folder: Path, blueprint: Blueprint, onnx: Path, refitted: Path) -> None:
-        """Write the plan with other weights into the folder `refitted`. One that has none stays as it is."""
-        if blueprint.build.tensorrt.is_stripped:
-            shutil.copyfile(folder / PLAN, refitted / PLAN)
-            return
-        trt, engine = self.trt, self._deserialize(folder / PLAN, blueprint.build)
-        self._refit(engine, onnx)
-        settings = engine.create_serialization_config()
-        settings.clear_flag(trt.SerializationFlag.EXCLUDE_WEIGHTS)
-        if hasattr(trt.SerializationFlag, "INCLUDE_REFIT"):  # later than 10.9: the next weights can be put in as well
-            settings.set_flag(trt.SerializationFlag.INCLUDE_REFIT)
-        plan = engine.serialize_with_config(settings)
-        if plan is None:
-            raise EnginewrightError(f"{self.title} cannot write the engine with the weights of {onnx}: {self.why()}")
-        (refitted / PLAN).write_bytes(plan)
 
     def _parse(self, network: Any, onnx: Path, build: BuildParams) -> Any:
         trt = self.trt
@@ -274,14 +259,14 @@ class TensorRT(Library):
         self, folder: Path, blueprint: Blueprint, weights_on_gpu: WeightsOnGPU = "auto", scratches: int = 1
     ) -> Any:
         """Deserialize an engine, put in the weights that its plan lacks, and say how much of them the GPU holds."""
-        options, engine = blueprint.build.tensorrt, self._deserialize(folder / PLAN, blueprint.build)
+        options, engine = blueprint.build.tensorrt, self.deserialized(folder / PLAN, blueprint.build)
         if options.is_stripped:
-            self._refit(engine, weights_of(folder))
+            self.put_in(engine, weights_of(folder))
         if options.streaming:
             self._share_weights(engine, weights_on_gpu, scratches)
         return engine
 
-    def _refit(self, engine: Any, onnx: Path) -> None:
+    def put_in(self, engine: Any, onnx: Path) -> None:
         trt, what = self.trt, f"{self.title} cannot take the weights of {onnx}"
         self.log.lines.clear()
         try:
@@ -311,7 +296,7 @@ class TensorRT(Library):
             held = f"{file_size(budget)} of {file_size(size)} of weights stay on the GPU"
             print(f"{held}, the others are streamed (inference.weights_on_gpu_mb)", file=sys.stderr)
 
-    def _deserialize(self, plan: Path, build: BuildParams) -> Any:
+    def deserialized(self, plan: Path, build: BuildParams) -> Any:
         self.log.lines.clear()
         runtime = self.started(self.trt.Runtime, plan.parent, build)
         if not self.is_rtx and build.tensorrt.version_compatible:

@@ -1,7 +1,8 @@
 """The passes for one compiler, which lacks an operator, mistakes it, or is faster with another."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from enginewright.graph.passes.find import (
     Inserter,
+    Pass,
     constant_of,
     find_nodes,
     replace_inputs,
@@ -21,6 +23,7 @@ from enginewright.graph.passes.find import (
 CHANNELS, IMAGE_RANK = 1, 4
 PAD_AMOUNTS_ARE_AN_INPUT = 11  # from this opset on; before it, Pad takes its amounts as an attribute
 DFT_AXIS_IS_AN_INPUT = 20
+PASSING = ("QuantizeLinear", "DequantizeLinear", "Cast")
 LONGEST = 2048  # numbers of a transform: its matrix grows by the square
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -224,3 +227,67 @@ def _spell_out_col2im(node: ir.Node, insert: Inserter) -> bool:
         group=channels,
     )
     return True
+
+
+# What may be faster on one GPU and slower on another: a tuned build tries them. No part of a graph computes coarser.
+
+
+def last_product_as_conv(model: ir.Model) -> bool:
+    """Turn a Gemm that reads pooled pixels into a Conv of one by one, as NVIDIA's ResNet-50 of MLPerf has it."""
+    insert = Inserter(model)
+    return sum(_turn_into_conv(node, insert) for node in find_nodes(model, "Gemm")) > 0
+
+
+def _turn_into_conv(node: ir.Node, insert: Inserter) -> bool:
+    settings, passed, weights = settings_of(node) or {}, [*_behind(node.inputs[0])], [*_behind(node.inputs[1])]
+    flat, stored = passed[-1].producer(), weights[-1]
+    known = stored.const_value is not None and len(stored.const_value.shape) == 2 and len(stored.uses()) == 1
+    plain = settings.get("transB") == 1 and all(settings.get(name, 1) == 1 for name in ("alpha", "beta"))
+    pooled = flat.inputs[0] if flat is not None and flat.op_type in ("Flatten", "Reshape") else None
+    if not (known and plain and sizes_of(pooled)[2:] == [1, 1] and all(len(each.uses()) == 1 for each in passed)):
+        return False
+    assert stored.const_value is not None
+    kernel = stored.const_value.numpy()[:, :, np.newaxis, np.newaxis]
+    for reader, place in tuple(stored.uses()):
+        reader.replace_input_with(place, insert.constant(reader, f"{stored.name}.kernel", kernel))
+    for reader, place in tuple(passed[-1].uses()):
+        reader.replace_input_with(place, pooled)
+    for value in (*passed[:-1], *weights[:-1]):
+        value.shape = None
+    product = insert.node(node, "Conv", node.inputs, f"{node.outputs[0].name}.pixels", f"{node.name}.conv")
+    turn_into(node, "Flatten", [product], axis=1)
+    return True
+
+
+def _behind(value: ir.Value | None) -> Iterator[ir.Value]:
+    """Yield a value, what it was before Q/DQ and Cast, and so on."""
+    while value is not None:
+        yield value
+        maker = value.producer()
+        value = maker.inputs[0] if maker is not None and maker.op_type in PASSING else None
+
+
+def _in_floats(op_types: Collection[str], least_groups: int, model: ir.Model) -> bool:
+    """Let these nodes read what is not rounded: bytes may cost more to make than they spare."""
+    nodes = [node for name in op_types for node in find_nodes(model, name)]
+    readers = [node for node in nodes if node.attributes.get_int("group", 1) >= least_groups]
+    found = [(node, place, exact) for node in readers for place, exact in enumerate(map(_exact, node.inputs)) if exact]
+    for node, place, exact in found:
+        node.replace_input_with(place, exact)
+    return bool(found)
+
+
+def _exact(value: ir.Value | None) -> ir.Value | None:
+    """Return what a value was before it was rounded, if that has its type."""
+    back = value.producer() if value is not None else None
+    rounding = back.inputs[0].producer() if back and back.op_type == "DequantizeLinear" and back.inputs[0] else None
+    exact = rounding.inputs[0] if rounding is not None and rounding.op_type == "QuantizeLinear" else None
+    return exact if exact is not None and value is not None and exact.dtype == value.dtype else None
+
+
+TO_TRY: dict[str, Pass] = {
+    "the last product as a convolution": last_product_as_conv,
+    "grouped convolutions in floats": partial(_in_floats, ["Conv"], 2),
+    "averages in floats": partial(_in_floats, ["AveragePool", "GlobalAveragePool"], 1),
+    "sums in floats": partial(_in_floats, ["Add"], 1),
+}

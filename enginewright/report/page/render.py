@@ -58,14 +58,16 @@ def render_page(
 
 def write_summary(findings: Findings, nights: bool = False) -> str:
     """Return the Markdown. `nights` tells whether there is a picture of the nights."""
-    environment = templates_in(HERE)
-    environment.filters["markdown"] = tables.as_markdown
-    return environment.get_template("summary.md.j2").render(
-        **_shared(findings),
-        verdict=sentence(findings),
-        reason=why(findings),
-        nights=nights,
-        runs_for_p99=RUNS_FOR_P99,
+    return (
+        templates_in(HERE)
+        .get_template("summary.md.j2")
+        .render(
+            **_shared(findings),
+            verdict=sentence(findings),
+            reason=why(findings),
+            nights=nights,
+            runs_for_p99=RUNS_FOR_P99,
+        )
     )
 
 

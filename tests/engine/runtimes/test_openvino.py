@@ -14,7 +14,7 @@ from enginewright.graph.read_interface import read_blueprint
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.floats import nodes_in_floats
 from enginewright.precision.in_dialect import rewritten
-from enginewright.precision.write_int8 import Bounds, write_int8
+from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 
 LARGEST_WEIGHT = dialect_of("openvino", "cpu", find_cpu().capability).largest_weight
 ROUNDING = {"scale": np.float32(0.02), "zero": np.int8(0)}
@@ -86,7 +86,7 @@ def test_a_depthwise_convolution_reads_each_channel_by_its_own_scale(build, infe
     exact = model_of_text(f"g (float[n,32,6,6] a) => (float[n,32,6,6] y) {{ {nodes} }}", constants)
     ranges = {"a": Bounds(-0.24, 4.0, np.stack([-0.06 * reach, reach])), "x": Bounds(-40.0, 40.0)}
     path = tmp_path / "model.onnx"
-    onnx.save(write_int8(exact, ranges, largest_weight=LARGEST_WEIGHT), path)
+    onnx.save(write_int8(exact, Rounding(ranges, largest=LARGEST_WEIGHT)), path)
     (session,) = opened(path, from_one(build), inference, tmp_path)
     for batch in (16, 1, 8):
         wanted = open_as_written(path).run(None, {"a": images[:batch]})[0]
@@ -253,7 +253,7 @@ def test_a_wide_product_of_two_activations_is_right(build, inference, tmp_path):
     model = model_of_text(f"g ({shape} a, {shape} b) => ({shape} y) {{ [product] y = MatMul (a, b) }}")
     feeds = {name: np.random.default_rng(0).uniform(-1, 1, (8, 2, 64, 64)).astype(np.float32) for name in "ab"}
     kept = nodes_in_floats("int8", model, {}, dialect_of("openvino", "cpu", find_cpu().capability), "fp32")
-    onnx.save(write_int8(model, dict.fromkeys("ab", Bounds(-1, 1)), kept), tmp_path / "model.onnx")
+    onnx.save(write_int8(model, Rounding(dict.fromkeys("ab", Bounds(-1, 1)), frozenset(kept))), tmp_path / "model.onnx")
     (session,) = opened(tmp_path / "model.onnx", from_one(build), inference, tmp_path)
     wanted = open_as_written(model).run(None, feeds)[0]
     assert np.linalg.norm(session.run(feeds)["y"] - wanted) < 0.01 * np.linalg.norm(wanted)
@@ -306,7 +306,7 @@ def test_a_bias_and_an_activation_are_part_of_a_product_of_tokens_in_rows_and_co
     constants["bias"] = rng.normal(size=(1, 1, 1, 24)).astype(np.float32)
     model = model_of_text(f"g ({shape} x) => ({shape} e, {shape} y) {{ {products} y = Tanh (e) }}", constants)
     path, feeds = tmp_path / "model.onnx", {"x": rng.normal(size=(8, 4, 4, 24)).astype(np.float32)}
-    onnx.save(write_int8(model, {"x": Bounds(-4, 4), "c": Bounds(-0.2, 4)}, (), LARGEST_WEIGHT), path)
+    onnx.save(write_int8(model, Rounding({"x": Bounds(-4, 4), "c": Bounds(-0.2, 4)}, largest=LARGEST_WEIGHT)), path)
     openvino, blueprint = load_runtime("openvino"), read_blueprint(path, build)
     layers = openvino.compile(path, blueprint, tmp_path).layers
     steps = [layer.name for layer in layers if layer.kind in ("Eltwise", "FakeQuantize")]
@@ -337,7 +337,7 @@ def test_a_rounded_maximum_is_one_of_the_values(extreme, ends, then, build, infe
     used = {name: value for name, value in constants.items() if f", {name})" in then or name == "one"}
     model = model_of_text(f"g {ends} {{ m = {extreme} (x, one) {then} }}", used)
     path, feeds = tmp_path / "model.onnx", {"x": rng.normal(size=(8, 8, 4, 4)).astype(np.float32)}
-    onnx.save(write_int8(model, {name: Bounds(-4, 4) for name in "abcm"}, (), LARGEST_WEIGHT), path)
+    onnx.save(write_int8(model, Rounding(dict.fromkeys("abcm", Bounds(-4, 4)), largest=LARGEST_WEIGHT)), path)
     (session,) = opened(path, build, inference, tmp_path)
     assert session.run(feeds)["y"] == pytest.approx(open_as_written(path).run(None, feeds)[0], abs=1e-5)
 
@@ -360,7 +360,7 @@ def test_kernels_that_fill_rows_of_tiles_get_a_column(precision, channels, colum
     weights = {"w": rng.normal(size=(8, channels, columns, columns)).astype(np.float32) / 50}
     plain = model_of_text(f"g {ends} {{ {PATCHES} }}", weights)
     model = {
-        "int8": lambda: write_int8(plain, {"x": Bounds(-4, 4)}, (), LARGEST_WEIGHT),
+        "int8": lambda: write_int8(plain, Rounding({"x": Bounds(-4, 4)}, largest=LARGEST_WEIGHT)),
         "bf16": lambda: model_of_text(f"g {ends} {{ {IN_BF16} }}", weights, opset=22),
         "fp32": lambda: plain,
     }[precision]()
@@ -400,9 +400,9 @@ def test_channels_in_another_order_stay_so_before_a_convolution(precision, build
     constants = {"order": np.roll(np.arange(16), 1), "w": rng.normal(size=(8, 16, 1, 1)).astype(np.float32)}
     text = "g (float[batch,16,4,4] x) => (float[batch,8,4,4] y) { c = Gather <axis = 1> (x, order) y = Conv (c, w) }"
     plain = rewritten(model_of_text(text, constants), dialect_of("openvino", "cpu", "avx512_vnni"), precision)
-    bounds = {"x": Bounds(-4, 4), "c": Bounds(-4, 4)}
+    rounding = Rounding({"x": Bounds(-4, 4), "c": Bounds(-4, 4)}, largest=LARGEST_WEIGHT)
     path, feeds = tmp_path / "model.onnx", {"x": rng.normal(size=(8, 16, 4, 4)).astype(np.float32)}
-    onnx.save(write_int8(plain, bounds, (), LARGEST_WEIGHT) if precision == "int8" else plain, path)
+    onnx.save(write_int8(plain, rounding) if precision == "int8" else plain, path)
     (session,) = opened(path, build, inference, tmp_path)
     wanted = open_as_written(path).run(None, feeds)[0]
     assert np.linalg.norm(session.run(feeds)["y"] - wanted) < 0.01 * np.linalg.norm(wanted)
@@ -454,8 +454,8 @@ def test_a_residual_sum_has_no_kernel_of_its_own(varies, build, tmp_path):
     nodes += " s = Add (d, x) a = Relu (s) y = Conv <pads = [1, 1, 1, 1]> (a, v)"
     model = model_of_text(f"g (float[batch,32,16,16] x) => (float[batch,32,16,16] y) {{ {nodes} }}", constants)
     exact_sums = dialect_of("openvino", "cpu", find_cpu().capability, varies).exact_sums
-    ranges = dict.fromkeys("xrda", Bounds(-4, 4))
-    onnx.save(write_int8(model, ranges, (), LARGEST_WEIGHT, exact_sums=exact_sums), tmp_path / "model.onnx")
+    rounding = Rounding(dict.fromkeys("xrda", Bounds(-4, 4)), largest=LARGEST_WEIGHT, exact_sums=exact_sums)
+    onnx.save(write_int8(model, rounding), tmp_path / "model.onnx")
     batch = Range(min=1, opt=4, max=8) if varies else Range(min=4, opt=4, max=4)
     profile = build.model_copy(update={"profile": Profile(batch=batch)})
     blueprint = read_blueprint(tmp_path / "model.onnx", profile)

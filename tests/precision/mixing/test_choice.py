@@ -7,8 +7,8 @@ import pytest
 from support.mixes import mix_with
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.engine.record import Speedup
 from enginewright.precision.mixing import Made, choose
-from enginewright.precision.records import Speedup
 
 TYPES = ("int8", "bf16", "fp32")
 WAYS = [*((each, each) for each in TYPES), ("int8", "bf16"), ("bf16", "fp32")]

@@ -11,14 +11,14 @@ from support.pass_checks import model_of_text
 from support.small_project import lay_over, run_stages, small_project
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.engine.record import EngineRecord, LayerTime
+from enginewright.engine.record import EngineRecord, LayerTime, Speedup
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.measure.records import Trace
 from enginewright.precision import mixing
 from enginewright.precision.mixing import Bench, Races, layers_in_turns, read_traces
-from enginewright.precision.records import MIX, RESCUE, Mix, Rescue, Speedup
+from enginewright.precision.records import MIX, RESCUE, Mix, Rescue
 
 GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
     [one] a = Gemm (input, w, wb) b = Relu (a) [two] c = Gemm (b, v, vb) d = Relu (c) [three] logits = Gemm (d, u, ub)
@@ -26,7 +26,8 @@ GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
 SHAPES = {"w": (32, 64), "wb": 64, "v": (64, 64), "vb": 64, "u": (64, 32), "ub": 32}
 RECIPE = """
 samples: {source: data/images/points.npz, preprocessing: null, validation: 16, calibration: 64, training: 0}
-weights: {source: pretrained}  # no stage here asks for them
+model: {source: resnet18}  # no stage here asks for it, nor for its weights
+weights: {source: pretrained}
 calibration: {method: max}
 mix: {best: {floating: fp32, seconds: 0.001, traces: null}}
 precisions:

@@ -6,7 +6,7 @@ import pytest
 from support.pass_checks import model_of_text, session_of
 
 from enginewright.precision.equalize import equalize, find_seams, tensors_of
-from enginewright.precision.write_int8 import Bounds, write_int8
+from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 
 RNG = np.random.default_rng(0)
 UNEQUAL = np.geomspace(0.01, 1, 8).astype(np.float32)  # what the channels of the first product reach
@@ -133,7 +133,7 @@ def equalized(before, given):
     assert {name: each[:2] for name, each in {**known, **ranges}.items()} == {
         name: pytest.approx(each[:2], rel=1e-4, abs=1e-5) for name, each in found.items()
     }
-    assert write_int8(after, found)  # whose shapes are inferred anew
+    assert write_int8(after, Rounding(found))  # whose shapes are inferred anew
     return after
 
 

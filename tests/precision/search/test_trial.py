@@ -1,7 +1,6 @@
 """A trial tells what is lost with sets of layers in floating point, on calibration samples."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ from enginewright.measure.agreement import Judge
 from enginewright.precision import checks
 from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.checks import FIRST, LOST, Checks
-from enginewright.precision.search import LayerTrial, Rounding
-from enginewright.precision.write_int8 import Bounds, write_int8
+from enginewright.precision.search import LayerTrial
+from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from enginewright.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.9, relative_error=0.1, agreement=0.5, metric_drop=0.5)
@@ -33,7 +32,7 @@ def try_layers(tiny_onnx, samples, tmp_path):
 
     def narrower(share):
         cut = {name: Bounds(share * each.lowest, share * each.amax) for name, each in ranges.items()}
-        return partial(write_int8, load_graph(tiny_onnx), cut, largest_weight=64)
+        return lambda spared: write_int8(load_graph(tiny_onnx), Rounding(cut, largest=64).sparing(spared))
 
     def made(
         run_with=None, limits=LIMITS, samples=samples, task=task, batch=None, also_flags=False, known=None, unseen=()
@@ -44,8 +43,11 @@ def try_layers(tiny_onnx, samples, tmp_path):
             graph.graph.output.append(helper.make_tensor_value_info("flags", TensorProto.BOOL, ["batch", 16]))
         if batch:
             graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
-        rounding = Rounding(ranges, frozenset(), 64, {}, "int8", exact_sums=True)
-        convert = partial(write_int8, graph, ranges, largest_weight=64)
+        rounding = Rounding(ranges, largest=64)
+
+        def convert(spared):
+            return write_int8(graph, rounding.sparing(spared))
+
         found = Checks(graph, samples, Judge(task, samples.truth, limits), known)
         parts = [(part, narrower(share)) for part, share in unseen]
         trial = LayerTrial(found, rounding, convert, tmp_path, unseen=parts)

@@ -6,7 +6,8 @@ import pytest
 from support.findings import summary_of
 from support.mixes import mix_with
 
-from enginewright.precision.records import BlockTimes, Candidate, Speedup
+from enginewright.engine.record import Speedup
+from enginewright.precision.records import BlockTimes, Candidate
 from enginewright.report.tables import blocks_table, candidates_table
 from enginewright.report.verdict import recommend, verdict_on
 

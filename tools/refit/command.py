@@ -86,7 +86,7 @@ def _require_possible(record: EngineRecord, folder: Path, onnx: Path, out: Path)
 def _write(record: EngineRecord, folder: Path, onnx: Path, unfinished: Path, place: Path) -> None:
     for name in (*record.files.keys() - {PLAN}, INPUTS):
         shutil.copyfile(folder / name, unfinished / name)
-    cast(TensorRT, load_runtime(record.target.runtime)).refit(folder, record.blueprint, onnx, unfinished)
+    _write_plan(cast(TensorRT, load_runtime(record.target.runtime)), record, folder, onnx, unfinished)
     weights = {}
     if record.build.tensorrt.is_stripped:
         weights = {WEIGHTS: onnx} | {file.name: file for file in graph_files(onnx) if file == data_of(onnx)}
@@ -105,6 +105,24 @@ def _write(record: EngineRecord, folder: Path, onnx: Path, unfinished: Path, pla
     (unfinished / REPRODUCE).write_text(script, encoding="utf-8")
     if not weights:
         (unfinished / COMPARISON).write_text(comparison_script(refitted, onnx, place), encoding="utf-8")
+
+
+def _write_plan(library: TensorRT, record: EngineRecord, folder: Path, onnx: Path, refitted: Path) -> None:
+    """Write the plan with other weights. One that has none stays as it is."""
+    if record.build.tensorrt.is_stripped:
+        shutil.copyfile(folder / PLAN, refitted / PLAN)
+        return
+    trt, engine = library.trt, library.deserialized(folder / PLAN, record.build)
+    library.put_in(engine, onnx)
+    settings = engine.create_serialization_config()
+    settings.clear_flag(trt.SerializationFlag.EXCLUDE_WEIGHTS)
+    if hasattr(trt.SerializationFlag, "INCLUDE_REFIT"):  # later than 10.9: the next weights can be put in as well
+        settings.set_flag(trt.SerializationFlag.INCLUDE_REFIT)
+    plan = engine.serialize_with_config(settings)
+    if plan is None:
+        why = library.why()
+        raise EnginewrightError(f"{library.title} cannot write the engine with the weights of {onnx}: {why}")
+    (refitted / PLAN).write_bytes(plan)
 
 
 def _errors(folder: Path, machine: Machine, onnx: Path) -> Errors:

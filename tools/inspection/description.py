@@ -8,7 +8,7 @@ from tabulate import tabulate
 
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.text import file_size
-from enginewright.engine.machine import Target, alternatives
+from enginewright.engine.machine import where
 from enginewright.engine.record import EngineRecord, read_engine, short_kind, short_name
 from enginewright.graph.interface import TensorSpec
 
@@ -51,14 +51,6 @@ def engine_as_json(folder: Path) -> str:
     record = read_engine(folder)
     derived = {"executed": record.executed, "share_as_asked": record.share_as_asked, "identity": record.identity}
     return json.dumps(record.model_dump(mode="json") | derived, indent=2)
-
-
-def where(target: Target) -> str:
-    """Name the machines that an engine for this target runs on."""
-    if target.device == "cpu":
-        return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
-    gpu = target.device_name or "any NVIDIA GPU"
-    return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"
 
 
 def _weights(record: EngineRecord) -> str | None:
