@@ -131,8 +131,8 @@ Values = tuple[float, ...]
 Scaling = tuple[float, Values, Values]  # divide_by, mean and std
 MOST_SAMPLES, FEWEST_SAMPLES = 64, 16
 BATCH = 32
-SUSPICIOUS = 0.5  # a model with a higher accuracy is taken at its word, and nothing else is tried
 FAR = 0.25  # of 64 samples, four times what the accuracy of two models that guess differs by
+SUSPICIOUS = 1 - FAR  # with a higher accuracy nothing can be that much better, and nothing else is tried
 NEAR = 1e-3  # means and deviations are written with three digits
 # In the order of rgb: ImageNet's, those of Inception and many transformers, shares of white,
 # bytes as they are, and Caffe's.

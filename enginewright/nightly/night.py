@@ -8,6 +8,7 @@ the good run; 1 on an error. docs/how-to/nightly.md tells more.
 import argparse
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
@@ -18,15 +19,16 @@ import pandas as pd
 
 from enginewright.core import installing
 from enginewright.core.errors import EnginewrightError, errors_in_words
-from enginewright.core.files import LOCK, MEASUREMENTS, SUMMARY, VERDICT, templates_in
+from enginewright.core.files import CONVERTED, ENGINES, LOCK, MEASUREMENTS, SUMMARY, VERDICT, templates_in
 from enginewright.core.params.all import Params
 from enginewright.core.process import start_dvc
-from enginewright.core.text import confidence
+from enginewright.core.text import confidence, last_line
 from enginewright.measure.comparison import SIDE_BY_SIDE, Change, SpeedChanges, conclusion
-from enginewright.measure.history import GOOD, History, Night, engines_of, last_kept, parse_hashes
+from enginewright.measure.history import GOOD, History, Night, engines_of, parse_hashes
 from enginewright.measure.race import race_runs
 from enginewright.measure.records import Measurements, Outcome, Verdict
 from enginewright.nightly.judgement import Found, Judgement, Status, judge
+from enginewright.precision.cure import CURE
 
 MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
 NIGHTS_SHOWN = 14
@@ -53,7 +55,7 @@ def run_night(confidence: float, attempts: int) -> Status:
     # The report with this night, and the gate, which may fail only if a threshold broke.
     failed = any(judgement.found.broken.values()) or bool(judgement.unsure)
     _dvc(allowed_to_fail=failed)
-    title, report = history.setting.title, SUMMARY.read_text(encoding="utf-8")
+    title, report = history.setting.title, "\n\n".join([*without_cures(), SUMMARY.read_text(encoding="utf-8")])
     summary = write_summary(judgement, history.nights(), title, confidence, report)
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(page).open("a", encoding="utf-8") as file:
@@ -90,6 +92,14 @@ def _dvc(*arguments: str, allowed_to_fail: bool = False) -> None:
     command = "repro", *arguments
     if start_dvc(*command).wait() and not allowed_to_fail:
         raise EnginewrightError(f"`dvc {' '.join(command)}` failed, as said above; the night is not recorded")
+
+
+def without_cures() -> list[str]:
+    """Build each engine that is cured without its cure, and return what is found, a sentence each."""
+    cured = sorted(path.parent.name for path in CONVERTED.glob(f"*/{CURE}"))
+    command = [sys.executable, "-m", "enginewright.cli", "cure", "--without"]
+    tried = [subprocess.run([*command, ENGINES / name], stdout=subprocess.PIPE, text=True) for name in cured]
+    return [last_line(each.stdout) for each in tried]
 
 
 def record(
@@ -175,7 +185,7 @@ def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, c
         "setting": setting,
         "tonight": tonight,
         "last_good": next((night for night in reversed(nights) if night.good), None),
-        "good_run": last_kept([night for night in nights if night.date != tonight.date]),
+        "good_run": next((night for night in reversed(nights) if night.kept and night.date != tonight.date), None),
         "changes": change_table(judgement.changes) if judgement.changes else None,
         "confidence": confidence,
         "raced": any(change.figure.startswith(SIDE_BY_SIDE) for change in judgement.changes),

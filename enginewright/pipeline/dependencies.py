@@ -42,13 +42,13 @@ OF_STAGE = {
 # These have a file for each precision that they run for.
 OF_PRECISION = {
     "rescue": ("calibration.batch", "precisions.{key}.keep", "precisions.{key}.rescue"),
-    "search": ("search.{key}", "precisions.{key}.keep", "precisions.{key}.thresholds", *TASK),
+    "search": ("search.{key}.seconds", "precisions.{key}.keep", "precisions.{key}.thresholds", *TASK),
     "mix": (
         "mix.{key}", "precisions.{key}.thresholds", "precisions.int8.keep", "precisions.{floating}.keep", "build",
         "inference", *TASK,
     ),
     "convert": ("precisions.{key}.from", "precisions.{key}.keep", "build.pixels"),
-    "validate": ("precisions.{key}.thresholds", "inference", "validation"),
+    "validate": ("precisions.{key}.thresholds", "inference", "validation", "search.{key}"),
 }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def _write(path: Path, places: Iterable[str], content: Mapping[str, Any]) -> Non
     for place in places:
         value: Any = content
         for name in place.split("."):
-            value = value[name]
+            value = value.get(name) if value else None  # not each precision is searched
         values[place] = value
     write_text(path, json.dumps(values, indent=2) + "\n")
 

@@ -1,5 +1,7 @@
 """One engine: compared with PyTorch, to find what causes a loss, and timed layer by layer."""
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -75,6 +77,9 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
         print(f"{precision}: BROKEN THRESHOLD: {line}")
     for line in record.unsure:
         print(f"{precision}: not sure: {line}")
+    found, is_to_be_cured = record.engine_against_graph, precision in params.search and params.search[precision].cure
+    if is_to_be_cured and (found.nonfinite or found.relative > limits.relative_error):
+        subprocess.run([sys.executable, "-m", "enginewright.cli", "cure", paths.engine])
 
 
 def _results(record: Validation) -> str:

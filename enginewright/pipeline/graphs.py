@@ -21,7 +21,7 @@ from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save
 from enginewright.graph.pixels import take_pixels
 from enginewright.precision import in_dialect
 from enginewright.precision.cast import CALIBRATION_BATCH
-from enginewright.precision.cure import CURE, Cures
+from enginewright.precision.cure import CURE, UNCURED, Cures
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.islands import changed
@@ -102,9 +102,11 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
             save_graph(graph, target)
         whole = choose_in_graph(graph, BoxesInGraph.read(paths.boxes))
         whole = take_pixels(whole, samples.manifest.preprocessing, params.build.pixels)
-        whole = cured_graph(precision, whole, paths.cures, unfinished / CURE)
-        if whole is not graph:
-            graph = whole
+        cured = cured_graph(precision, whole, paths.cures, unfinished / CURE)
+        if cured is not whole:
+            save_graph(whole, unfinished / UNCURED)
+        if cured is not graph:
+            graph = cured
             save_graph(graph, target)
         for name, answer in plan.answers.items():
             shutil.copyfile(answer, unfinished / name)
@@ -171,5 +173,6 @@ def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialec
         rest = "fp32"
     for why in dict.fromkeys(high.values()):
         names = [name for name, reason in high.items() if reason == why]
-        print(f"{precision}: {first_few(names)} {'stays' if len(names) == 1 else 'stay'} in {rest}: {why}")
+        stay = f"stays in {rest}" if len(names) == 1 else f"stay in {rest}, each"
+        print(f"{precision}: {first_few(names)} {stay} because {why}")
     return graph

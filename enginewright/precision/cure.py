@@ -4,7 +4,7 @@ from enginewright.core.files import Record
 from enginewright.core.text import counted, first_few
 from enginewright.engine.machine import FoundHere
 
-CURE = "cure.json"  # beside a graph that is cured
+CURE, UNCURED = "cure.json", "uncured.onnx"  # beside a graph that is cured
 
 
 class Change(Record):

@@ -1,5 +1,5 @@
 """Build, validate and race on this machine, and answer. A node of a cluster runs this as a program, in the files that
-were sent to it."""
+were sent to it, and this machine for a target that ssh reaches, on which its stages of engines then run."""
 
 import json
 import socket
@@ -15,10 +15,11 @@ from enginewright.core.files import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, 
 from enginewright.core.params.all import Params
 from enginewright.core.process import end_with_parent, start_dvc
 from enginewright.measure.records import Verdict
-from enginewright.report.evidence import Evidence, Places, gather_findings, known_p99
+from enginewright.report.evidence import Evidence, EvidencePaths, gather_findings, known_p99
 from enginewright.report.verdict import caveats, verdict_on
 from enginewright.targets.answer import Answer, Measured, Speed
 from enginewright.targets.ray_task import this_node
+from enginewright.targets.ssh import target_of_stages
 
 SHARED = ("convert", "reference")  # with what they depend on: all that serves any machine
 ERROR = "ERROR: "  # of DVC, which says so of a stage after the stage has said why
@@ -29,7 +30,7 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
     """Run what is left of the pipeline, and answer. The gate is not asked: what is red is a row like any other."""
     dvc("repro", "report")
     validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
-    places = Places(ENGINES, CONVERTED, validation, benchmark, trace, RACE, MACHINE)
+    places = EvidencePaths(ENGINES, CONVERTED, validation, benchmark, trace, RACE, MACHINE)
     findings = replace(gather_findings(params.precisions, places), failures=Verdict.read(VERDICT).failures)
     measured = []
     for entry in findings.precisions:
@@ -49,7 +50,7 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
     return Answer(
         target=target,
         model=params.model.source,
-        node=socket.gethostname(),
+        node=device.node if (device := target_of_stages()) else socket.gethostname(),
         machine=findings.machine,
         revision=revision,
         date=datetime.now(timezone.utc).replace(microsecond=0),
@@ -115,8 +116,11 @@ def main() -> None:
     end_with_parent()
     target, revision, asking, answer = sys.argv[1:]  # as node.py gives them
     with errors_in_words():
-        require_same_versions(json.loads(asking))
-        dvc("pull", "--with-deps", *SHARED)
+        if target_of_stages():  # what it is made of is in the cache here
+            dvc("checkout", "--allow-missing")
+        else:
+            require_same_versions(json.loads(asking))
+            dvc("pull", "--with-deps", *SHARED)
         answer_here(target, revision, Params.read()).write(Path(answer))
 
 

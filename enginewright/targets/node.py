@@ -1,5 +1,5 @@
-"""Lay out a commit on a node of the cluster, and run the pipeline there. The node gets this module with
-the task, and so it imports nothing that a node could have in another version."""
+"""Lay out a commit on a node of the cluster, or here for a target of ssh, and run the pipeline there. A node gets this
+module with the task, and so it imports nothing that a node could have in another version."""
 
 import io
 import os
@@ -21,19 +21,27 @@ class Sent(NamedTuple):
     within: str  # where the project is in it
     files: Mapping[str, bytes]  # of the project, which differ from the commit
     arguments: tuple[str, ...]  # of enginewright.targets.here
+    environment: Mapping[str, str] = {}
+
+    @property
+    def root(self) -> Path:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "enginewright", "fleet", self.name)
+
+    @property
+    def project(self) -> Path:
+        return self.root / self.within
 
 
 def run_on_node(sent: Sent) -> tuple[str, str, str]:
     """Return the node's name, the answer, and why there is none. Either of these is empty."""
-    root = _cache() / "enginewright" / "fleet" / sent.name
+    root, answer = sent.root, sent.root / "answer.json"
     _lay_out(root, sent)
-    project, answer = root / sent.within, root / "answer.json"
     program = [sys.executable, "-m", "enginewright.targets.here", *sent.arguments, str(answer)]
-    environment = os.environ | {"PYTHONPATH": str(project)}
+    environment = os.environ | {"PYTHONPATH": str(sent.project), **sent.environment}
     log = root / "fleet.log"
     with log.open("w", encoding="utf-8") as file:
         done = subprocess.run(
-            program, cwd=project, env=environment, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            program, cwd=sent.project, env=environment, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
     last = (log.read_text(errors="replace", encoding="utf-8").strip().splitlines() or ["it said nothing"])[-1]
     node = socket.gethostname()
@@ -42,10 +50,6 @@ def run_on_node(sent: Sent) -> tuple[str, str, str]:
     if done.returncode:
         return node, "", f"{last} (on {node}, more in {log})"
     return node, answer.read_text(encoding="utf-8"), ""
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def _dvc_cache(root: Path, within: str) -> Path:

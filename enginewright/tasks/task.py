@@ -13,7 +13,7 @@ from enginewright.core.facts import Known
 from enginewright.core.params.model import NO_SCORES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import figure
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, Places
 
 if TYPE_CHECKING:  # Pillow is imported where images are read or drawn, as engines run without it
     from PIL import Image
@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # Pillow is imported where images are read or drawn, as engin
 
 Shapes = Mapping[str, Sequence[object]]  # of outputs, by name; the size of an axis that varies is text
 Truth = NDArray[Any]  # what is known of all samples of a set: labels, masks, targets or scores
-Places = NDArray[np.int64]  # which samples of the set the outputs belong to
 Statistics = NDArray[np.float64]  # numbers of each sample, or of each pair of samples, that make a metric
 Weights = NDArray[np.float64]  # a row for each set that is drawn from the samples: how often it holds each of them
 NONE = np.empty(0)

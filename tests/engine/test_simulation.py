@@ -183,7 +183,7 @@ def test_functions_that_nvidia_does_not_have_cannot_be_simulated():
 
 
 def test_a_function_that_is_not_simulated_is_an_error():
-    for module, name in ((cudart, "cudaMemcpy"), (nvml, "nvmlDeviceGetUUID")):
+    for module, name in ((cudart, "cudaMemcpy2D"), (nvml, "nvmlDeviceGetUUID")):
         with pytest.raises(AttributeError, match=f"the simulation lacks {name}"):
             getattr(module, name)
 

@@ -43,6 +43,7 @@ DEPENDENTS = {
     "precisions.int8.rescue": AFTER_CALIBRATION,
     "precisions.int8.thresholds.cosine": AFTER_RESCUE,
     "search.int8.seconds": AFTER_RESCUE,
+    "search.int8.cure": {"validate@int8"} | ENDS,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
     "build.profile.batch.opt": each("build") | RACES | ENDS,
     "build.pixels": each("convert", "build") | RACES | ENDS,

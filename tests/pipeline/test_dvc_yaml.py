@@ -45,7 +45,6 @@ USED_PARTS = {
 ALL = "*"
 READERS = (
     "enginewright/cli/commands/bundle.py",
-    "enginewright/cli/commands/compare.py",
     "enginewright/cli/commands/fleet.py",
     "enginewright/cli/commands/upgrade.py",
     "enginewright/cli/machine_checks.py",

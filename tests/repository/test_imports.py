@@ -22,8 +22,8 @@ ROOMS = (
     "nightly", "pipeline", "cli",
 )  # fmt: skip
 LIGHT_STAGES = (
-    "machine", "samples", "calibrate", "rescue", "search", "mix", "convert", "build", "validate", "trace", "report",
-    "gate",
+    "machine", "samples", "calibrate", "rescue", "search", "mix", "convert", "build", "validate", "trace", "benchmark",
+    "race", "report", "gate",
 )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from enginewright.precision.search import Journal, LayerTrial, find_spared, runn
 from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from enginewright.targets import ask, node, ray_cluster
 from enginewright.targets import ray_task as task
-from enginewright.targets.file import OnNode
+from enginewright.targets.file import Target
 from enginewright.targets.ray_cluster import connected, open_cluster
 from enginewright.tasks.choose import task_of
 
@@ -309,7 +309,7 @@ pathlib.Path(answer).write_text(text)
 
 
 def test_a_node_runs_the_commit_keeps_its_cache_and_races_one_target_at_a_time(cluster, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(node, "_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(node.Sent, "root", property(lambda sent: tmp_path / "cache" / sent.name))
     program = io.BytesIO()
     with tarfile.open(fileobj=program, mode="w") as archive:
         for name, text in {
@@ -323,7 +323,7 @@ def test_a_node_runs_the_commit_keeps_its_cache_and_races_one_target_at_a_time(c
     races = tmp_path / "races"
     sent = node.Sent("project", program.getvalue(), "", {"dvc.lock": b"newer"}, (str(races),))
     kinds = {"desk": "desk", "beside": "desk", "broken": "desk", "absent": "h200"}
-    targets = [OnNode(name=name, kind="ray", resource=kind) for name, kind in kinds.items()]
+    targets = [Target(name=name, ray=kind) for name, kind in kinds.items()]
     for again in ("False", "True"):
         found = {target.name: answer for target, answer in ask._answers(targets, "auto", sent)}
         assert (found["desk"].model, found["beside"].model) == (again, again)

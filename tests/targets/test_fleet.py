@@ -24,8 +24,8 @@ from enginewright.targets.answer import PASSED, Answer, Answers, Measured, Speed
 from enginewright.targets.file import Fleet
 from enginewright.targets.page import all_rows, as_text, render_fleet
 
-DESK, H200 = "{name: desk, kind: here, price_per_hour: 0.1}", "{name: h200, kind: ray, resource: h200}"
-TWO = f"cluster: 127.0.0.1:1\ntargets:\n  - {DESK}\n  - {{name: h200, kind: ray, resource: h200, price_per_hour: 3}}\n"
+DESK, H200 = "desk: {price_per_hour: 0.1}", "h200: {ray: h200}"
+TWO = f"cluster: 127.0.0.1:1\ntargets:\n  {DESK}\n  h200: {{ray: h200, price_per_hour: 3}}\n"
 
 
 def fleet_of(tmp_path, text):
@@ -39,25 +39,22 @@ def fleet(tmp_path):
 
 
 def listing(*targets, head="cluster: a:1\n"):
-    return head + "targets:\n" + "".join(f"  - {target}\n" for target in targets)
+    return head + "targets:\n" + "".join(f"  {target}\n" for target in targets)
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (
-            listing("{name: a, kind: slurm}"),
-            r"targets.0: input tag 'slurm' found using 'kind' does not match .*: 'here', 'ray', 'runner'",
-        ),
-        (listing("{name: a}"), "targets.0: unable to extract tag using discriminator 'kind'"),
-        (listing("{name: a, kind: ray}"), "targets.0.resource is missing"),
-        (listing("{name: a, kind: here, label: b}"), "targets.0.label: extra inputs are not permitted"),
-        (listing("{name: a, kind: here}", "{name: a, kind: runner, label: b}"), "two targets are named a"),
-        (listing("{name: a, kind: runner, label: c}", "{name: b, kind: runner, label: c}"), "on the runner c"),
+        ("targets:\n  - {name: a, kind: here}\n", r"targets: write `NAME: \{\}`, `NAME: \{ray: RESOURCE\}` or `NAME: "),
+        (listing("a: {slurm: b}"), "targets.0.slurm: extra inputs are not permitted, got 'b'"),
+        (listing("a: {ray: b, ssh: c}"), "targets.a has ray and ssh: name one"),
+        (listing("a: {ssh: -oProxyCommand=x}"), "targets.0.ssh: string should match pattern"),
+        (listing("a: {ssh: b, python: python3; x}"), "targets.0.python: string should match pattern"),
+        (listing("a:", "a: {ray: b}"), 'found duplicate key "a"'),
         (listing(H200, head=""), "cluster is missing, HOST:PORT of the Ray cluster that h200 belongs to"),
-        (listing("{name: ../a, kind: here}"), "targets.0.name: string should match pattern"),
-        (listing("{name: a, kind: here, price_per_hour: 0}"), "price_per_hour: input should be greater than 0, got 0"),
-        ("targets: []\n", "targets is empty: list one at least"),
+        (listing("../a: {}"), "targets.0.name: string should match pattern"),
+        (listing("a: {price_per_hour: 0}"), "price_per_hour: input should be greater than 0, got 0"),
+        ("targets: {}\n", "targets is empty: list one at least"),
         ("targets: [\n", "is not valid YAML"),
         ("7\n", "the file: input should be a valid dictionary"),
     ],
@@ -70,9 +67,9 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path, text, sentence):
 
 def test_the_example_is_valid_and_so_are_the_targets_in_its_comments(tmp_path):
     text = (ROOT / "fleet.yaml").read_text()
-    assert [target.kind for target in fleet_of(tmp_path, text).targets] == ["here"]
-    all_of_them = re.sub(r"(?m)^  # ", "  ", text.replace("cluster: null", "cluster: a:1"))
-    assert [target.kind for target in fleet_of(tmp_path, all_of_them).targets] == ["here", "ray", "runner"]
+    assert [target.name for target in fleet_of(tmp_path, text).targets] == ["this-machine"]
+    all_of_them = fleet_of(tmp_path, re.sub(r"(?m)^  # ", "  ", text.replace("cluster: null", "cluster: a:1")))
+    assert [(one.ssh, one.ray) for one in all_of_them.targets] == [(None, None), ("user@board", None), (None, "h200")]
 
 
 def test_a_target_that_is_not_listed_is_refused(fleet):
@@ -123,7 +120,7 @@ def test_the_cheapest_in_time_or_the_quickest_for_a_budget(fleet, latency, budge
 
 
 def test_without_prices_images_per_second_decide_and_no_cost_is_told(tmp_path):
-    fleet = fleet_of(tmp_path, listing("{name: desk, kind: here}", head=""))
+    fleet = fleet_of(tmp_path, listing("desk:", head=""))
     best = frontier(offers_of([answer("desk", (1, 2.0, 2.0), (8, 4.0, 4.0), (16, 32.0, 32.0))], fleet))
     assert [offer.speed.batch for offer in best] == [1, 8]
     with pytest.raises(EnginewrightError, match="--budget needs prices: give targets a price_per_hour"):
@@ -283,7 +280,7 @@ def refusing(step, sentence):
     [
         (refusing("repro", "build: no"), "abc", ("build: no", "build: no")),
         (refusing("push", "no remote"), "abc", (None, "no remote")),
-        (lambda *_: None, "abc-dirty", (None, "nodes get the last commit, and files differ from it")),
+        (lambda *_: None, "abc-dirty", (None, "targets get the last commit, and files differ from it")),
         (lambda *_: None, "abc", (None, "the cluster in fleet.yaml: nobody answers at 127.0.0.1:1")),
     ],
 )
@@ -335,16 +332,6 @@ def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fa
     text = as_text("net", fleet, [Answers(tmp_path).of("desk")])
     assert re.search("bf16 on desk +not built", text)
     assert text.endswith(f"bf16 on desk, not built: {why}")
-
-
-def test_a_runner_is_not_asked_and_that_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ask, "revision", lambda: "abc")
-    monkeypatch.chdir(ROOT)
-    fleet = fleet_of(tmp_path, listing("{name: l4, kind: runner, label: gpu-l4}", head=""))
-    assert ask.ask_fleet(fleet, Params.read(), {}) == []
-    assert capsys.readouterr().err.startswith(
-        "l4 is not asked from here: the nightly job on the runner gpu-l4 commits its answer"
-    )
 
 
 def test_files_that_no_commit_has_are_not_left_behind(monkeypatch):

@@ -1,23 +1,30 @@
 """`enginewright cure` finds what cures an engine, and the stages follow that as long as it fits the machine."""
 
 import shutil
+import sys
 import tempfile
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.params import written
 from support.project import make_project
 from support.wrong_compiler import be_wrong
 
 from enginewright.core.errors import EnginewrightError
+from enginewright.core.params.all import Params
+from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine
+from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.measure.records import Reference
+from enginewright.pipeline import engine as stage
 from enginewright.pipeline.graphs import cured_graph
 from enginewright.pipeline.machine import fitting_cures
-from enginewright.precision.cure import CURE, Cure
+from enginewright.precision.cure import CURE, UNCURED, Cure
 from enginewright.precision.quantize import activations
 from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from tools.cure.command import run
@@ -42,12 +49,13 @@ def project(tmp_path, tiny_onnx, build, manifest, samples, monkeypatch):
         written(root, {"runtime": "onnxruntime", "benchmark.seconds": 0.02})
         monkeypatch.chdir(root)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its machine's lock is not that of other tests
+        return root
 
     return make
 
 
-def cure(folder=ENGINE):
-    return run(Namespace(engine=folder, seconds=60.0, builds=60))
+def cure(folder=ENGINE, without=False):
+    return run(Namespace(engine=folder, seconds=60.0, builds=60, without=without))
 
 
 def test_an_engine_that_is_right_needs_none(project, capsys):
@@ -59,7 +67,7 @@ def test_an_engine_that_is_right_needs_none(project, capsys):
 
 def test_what_is_found_is_followed_where_it_fits_and_named_where_not(project, capsys, monkeypatch, tmp_path):
     be_wrong(monkeypatch, {"conv2"}, "scaled")
-    project()
+    root = project()
     assert cure() == 0
     found = Cure.read(FOUND)
     assert (found.change.nodes, found.remedies[0].operations) == (("conv2",), ("Conv",))
@@ -78,7 +86,37 @@ def test_what_is_found_is_followed_where_it_fits_and_named_where_not(project, ca
     assert Cure.read(CONVERTED / CURE) == found
     with pytest.raises(EnginewrightError, match=r"is wrong in spite of cures/int8\.json: delete that file"):
         cure()
+    (CONVERTED / CURE).rename("cure.json")
+    with pytest.raises(EnginewrightError, match="has no cure"):
+        cure(without=True)
+    Path("cure.json").rename(CONVERTED / CURE)
+    shutil.copyfile(CONVERTED / "model.onnx", CONVERTED / UNCURED)
+    assert cure(without=True) == 0
+    assert capsys.readouterr().out.endswith(f"{FOUND} is needed still\n")
+    monkeypatch.undo()  # the compiler is right
+    monkeypatch.chdir(root)
+    assert cure(without=True) == 0
+    assert capsys.readouterr().out.endswith(f"{FOUND} is no longer needed: delete it, and run `dvc repro`\n")
     graph.graph.node[0].name = "renamed"
     del graph.graph.node[:]
     assert cured_graph("int8", graph, fitting, CONVERTED / CURE) is graph
     assert "int8 is no longer the graph that was cured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_validation_looks_for_a_cure_where_it_is_asked_to(asked, project, monkeypatch):
+    be_wrong(monkeypatch, {"conv2"}, "scaled")
+    root, started = project(), []
+    written(root, {"search.int8.cure": asked})
+    samples, reference = SampleSet.open(root / "artifacts/samples/validation"), root / "reference"
+    reference.mkdir()
+    expected = run_as_written(root / CONVERTED / "model.onnx")(samples.cycled(len(samples)))
+    for number, values in enumerate(expected.values()):
+        np.save(reference / output_file(number), values)
+    given = {"made_by": "a graph", "outputs": tuple(expected), "samples": len(samples), "metrics": {}}
+    Reference(**given, by_chance=False).write(reference / "reference.json")
+    describe_machine("onnxruntime").write(root / "machine.json")
+    monkeypatch.setattr(stage, "subprocess", Namespace(run=started.append))
+    places = samples.folder, reference, root / "machine.json", root / "validation.json", root / "examples"
+    stage.validate(Params.read(), "int8", stage.ValidatePaths(ENGINE, CONVERTED, *places))
+    assert started == [[sys.executable, "-m", "enginewright.cli", "cure", ENGINE]] * asked

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from enginewright.cli.arguments import add_engine, number_above_zero
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import CURES
+from enginewright.core.files import CURES, scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet, checked_feeds
@@ -12,9 +12,10 @@ from enginewright.engine.machine import require_fits
 from enginewright.engine.record import read_engine, read_refusal, require_made_of
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.interface import Blueprint
+from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.validate import spot_batches
-from enginewright.precision.cure import CURE
+from enginewright.precision.cure import CURE, UNCURED, Change
 from enginewright.tasks.choose import task_of
 from tools.cure.find_cure import Engine, Trials, find_cure
 
@@ -38,6 +39,8 @@ def add_arguments(command: ArgumentParser) -> None:
     command.add_argument("--seconds", type=number_above_zero, default=300, metavar="SECONDS", help=seconds)
     most = "how many builds at most, 100 if not given"
     command.add_argument("--builds", type=number_above_zero, default=100, metavar="N", help=most)
+    without = "build a cured engine without its cure, and say whether it is needed still; change nothing"
+    command.add_argument("--without", action="store_true", help=without)
 
 
 def run(chosen: Namespace) -> int:
@@ -53,12 +56,21 @@ def run(chosen: Namespace) -> int:
     if record:
         require_fits(record.target, here, folder)
         require_made_of(record, precision, graph)
-    build, limit = record.build if record else params.build, params.precisions[precision].thresholds.relative_error
+    build = record.build if record and not chosen.without else params.build
+    limit = params.precisions[precision].thresholds.relative_error
     samples = SampleSet.open(converted.parents[1] / "samples" / "validation")
     known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     feeds = feeds_for(samples, read_blueprint(graph, build))
     trials = Trials(here, build, params.inference, task.comparable, feeds, limit, chosen.seconds, chosen.builds)
+    if chosen.without:
+        if not (converted / CURE).exists():
+            raise EnginewrightError(f"{folder} has no cure: leave out --without to find one")
+        with scratch_folder() as scratch:
+            is_right = trials.attempt(load_graph(converted / UNCURED), Change(), scratch)
+        still = "is no longer needed: delete it, and run `dvc repro`" if is_right else "is needed still"
+        print(f"{kept_in} {still}")
+        return 0
     if (converted / CURE).exists() and not (record and trials.error_of(Engine(folder, graph)) <= limit):
         raise EnginewrightError(f"{folder} is wrong in spite of {kept_in}: delete that file, and run `dvc repro` first")
     cure = find_cure(precision, folder if record else None, graph, trials, params.benchmark)

@@ -191,6 +191,8 @@ class SearchParams(Section):
 
     seconds: float = Field(default=600.0, gt=0)
     """to measure layers in; the next run goes on from there"""
+    cure: bool = False
+    """true: if an engine differs from its graph, find what cures it, into cures/, which the next run follows"""
 
 
 class MixParams(Section):
