@@ -181,6 +181,10 @@ class TensorRT(Library):
             self._set(config, "tiling_optimization_level", level)
         if options.max_aux_streams is not None:
             self._set(config, "max_aux_streams", options.max_aux_streams)
+        if options.build_route:
+            if not hasattr(config, "build_route"):
+                raise EnginewrightError(f"{self.title} {self.version()} has no build.tensorrt.build_route: drop it")
+            self._set(config, "build_route", options.build_route)
         if self.is_rtx:
             config.num_compute_capabilities = len(options.compute_capabilities)
             for index, capability in enumerate(options.compute_capabilities):
