@@ -85,11 +85,12 @@ $(READY): requirements.lock pyproject.toml
 	done; \
 	if [ -z "$${found:-}" ]; then echo "Enginewright needs Python 3.11 or later with its venv module" >&2; exit 1; fi; \
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $$found -m venv --clear .venv
-	@echo "installing the locked packages into .venv: 6 GB, mostly torch's CUDA libraries, in 2 to 5 silent minutes"
+	@echo "installing the locked packages into .venv: 6 GB, mostly torch's CUDA libraries, in 2 to 5 minutes"
 	@# Install the build tools first, so that packages that come as source are built with locked versions, too.
 	@for name in $(BUILDERS); do sed -n "/^$$name==/,/[^\\]$$/p" requirements.lock; done > .venv/builders.lock
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r .venv/builders.lock
-	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
+	@python -m pip install --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock | \
+		sed -uEn 's/^ *((Downloading|Using cached|Installing).{0,80}).*/\1/p'
 	@python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 

@@ -26,12 +26,12 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import Machine
 from enginewright.measure.benchmark import OpenFor, engine_throughput
-from enginewright.measure.within import DELAYS, Queue, Setting, Worker, search_within, serve
+from enginewright.measure.within import DELAYS, Queue, Serving, Worker, search_within, serve
 
 SECONDS, STEPS = 2.0, 5
 
 
-def run_all(queue: Queue, open_for: OpenFor, samples: SampleSet, limit: float) -> tuple[float, Setting | None]:
+def run_all(queue: Queue, open_for: OpenFor, samples: SampleSet, limit: float) -> tuple[float, Serving | None]:
     """Return the highest rate of any setting that kept the limit when it was run, and that setting."""
     rng, most, chosen = np.random.default_rng(1), 0.0, None
     for batch, requests in queue.calls:
@@ -41,12 +41,12 @@ def run_all(queue: Queue, open_for: OpenFor, samples: SampleSet, limit: float) -
                 bound = {size: engine.bind(samples.cycled(size)) for size in {*filled}}
                 workers.append(([bound[size] for size in filled], opened.enter_context(ThreadPoolExecutor(1))))
 
-            def keeps(setting: Setting, rate: float, workers: list[Worker] = workers) -> bool:
+            def keeps(setting: Serving, rate: float, workers: list[Worker] = workers) -> bool:
                 arrivals = (rng.exponential(size=int(rate * SECONDS) + 1).cumsum() / rate).tolist()
                 return float(np.percentile(serve(workers, arrivals, setting), 99)) <= limit
 
             for delay in DELAYS if batch > 1 else DELAYS[:1]:
-                setting = Setting(batch, requests, delay * limit)
+                setting = Serving(batch, requests, delay * limit)
                 high = batch * requests / float(np.mean(queue.seconds(setting)[-1]))
                 low = most
                 if low >= high or not keeps(setting, max(low, high / 50)):

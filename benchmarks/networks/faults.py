@@ -294,7 +294,7 @@ def cure_one(name: str) -> None:
     from enginewright.core.params.build import Profile, Range
     from enginewright.engine.runtimes import describe_machine
     from enginewright.engine.runtimes import openvino as runtime
-    from enginewright.precision.cure import Change
+    from enginewright.precision.cure import GraphChange
     from tools.cure.find_cure import Trials, find_cure
 
     runtime.read_graph = openvino.Core().read_model  # type: ignore[attr-defined]
@@ -308,7 +308,7 @@ def cure_one(name: str) -> None:
     with tempfile.TemporaryDirectory() as scratch, redirect_stdout(sys.stderr):
         engine, graph = Path(scratch), Path(scratch) / "model.onnx"
         try:
-            trials.compile(model, Change(), engine)
+            trials.compile(model, GraphChange(), engine)
             built = engine
         except CompilerError:
             built = None

@@ -145,6 +145,8 @@ def _prepare(choices: Choices, stated: preparation.Stated, taken: Taken, ask: pr
         if _trains(taken):
             training = {"size": preparation.longest_side(samples["preprocessing"]["crop"])}
             taken.params.setdefault("weights", {"source": "train"})["training"] = training
+    if samples["preprocessing"] is None:  # there are no pixels to take
+        taken.params.setdefault("build", {})["pixels"] = None
 
 
 def _take_texts(model: str, stated: preparation.Stated, taken: Taken) -> None:
@@ -160,10 +162,11 @@ def _take_texts(model: str, stated: preparation.Stated, taken: Taken) -> None:
 
 
 def _split(images: int, path: Path, trains: bool) -> dict[str, int]:
-    """Divide a small set: the defaults need about 1,800 images."""
+    """Divide a small set: the defaults need about 1,800 images where some are to learn from."""
     if not images:
         raise EnginewrightError(f"--images {path} holds no images")
-    validation, calibration = min(512, max(1, images // 3)), min(256, max(1, images // 6))
+    part = images // (6 if trains else 4)  # broken ones will go
+    validation, calibration = min(512, max(1, 2 * part)), min(256, max(1, part))
     rest = images - validation - calibration
     return {"validation": validation, "calibration": calibration} | ({"training": min(1000, rest)} if trains else {})
 

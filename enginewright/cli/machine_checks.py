@@ -8,13 +8,16 @@ import psutil
 from enginewright.cli.commands.doctor import Check, State
 from enginewright.core.cores import usable_cores
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import RUNTIMES, accepted_as
+from enginewright.core.facts import PRECISIONS, RUNTIMES, accepted_as
 from enginewright.core.params.all import Params
+from enginewright.core.text import first_few
 from enginewright.engine.gpu import NO_GPU, find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import describe_machine, find_cpu, load_runtime
 from enginewright.pipeline.dependencies import what_dvc_misses
-from enginewright.precision.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
+from enginewright.precision.native_precisions import executed_as
+from enginewright.targets.file import FLEET, Fleet
+from enginewright.targets.ssh import describe, made_ready, reached
 
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -38,6 +41,23 @@ def examine_machine() -> list[Check]:
     place = "GPU" if chosen.device == "cuda" else "CPU"
     taken = f"runtime: {params.runtime} takes {chosen.runtime}, on the {place}"
     return [*found, Check("params.yaml", State.FINE, taken), examine_precisions(params, chosen)]
+
+
+def examine_target(name: str) -> list[Check]:
+    """Connect to a target, and put there what it lacks."""
+    (target,), params = Fleet.read().only((name,)).targets, Params.read()
+    if not target.ssh:
+        raise EnginewrightError(f"{FLEET}: {name} is not reached by ssh: run `enginewright doctor` on it")
+    found = []
+    try:
+        with reached(target) as (device, looked):
+            brought = f"{looked.in_words}; to bring: {first_few(looked.lacking()) or 'nothing'}"
+            found += [Check("ssh", State.FINE, f"{looked.node}, {looked.free / 1e9:.1f} GB free")]
+            found += [Check("Python", State.FINE, brought)]
+            machine, _ = describe(made_ready(device, looked, "doctor"), params.runtime)
+        return [*found, Check("runtime", State.FINE, machine.in_words()), examine_precisions(params, machine)]
+    except EnginewrightError as error:
+        return [*found, Check(name, State.WRONG, str(error))]
 
 
 def examine_cpu() -> Check:
@@ -82,7 +102,7 @@ def examine_precisions(params: Params, machine: Machine) -> Check:
     executed = executed_as(machine, params.build)
     natively = [name for name, kind in executed.items() if kind in accepted_as(name, params.build.tf32)]
     instead = {name: kind for name, kind in executed.items() if name not in natively}
-    others = [f"{name} {'' if kind in (NOT_AT_ALL, UNKNOWN) else 'as '}{kind}" for name, kind in instead.items()]
+    others = [f"{name} {'as ' if kind in PRECISIONS else ''}{kind}" for name, kind in instead.items()]
     text = f"{machine.runtime} executes {'; '.join([', '.join(natively) + ' natively'] * bool(natively) + others)}"
     asked = [name for name in params.precisions if name not in natively]
     if not asked:

@@ -4,7 +4,6 @@ project, read a report, compare two runs."""
 import atexit
 import copy
 import inspect
-import json
 import os
 import shutil
 import sys
@@ -25,7 +24,6 @@ from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.params.model import NO_SCORES
-from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.text import suggestion
 from enginewright.engine.engine import Engine
 from enginewright.engine.engine import open_engine as open_checked
@@ -238,9 +236,7 @@ def _write_project(
         "build": {"profile": {"batch": {"min": smallest, "opt": usual, "max": largest}}},
         "benchmark": {"batches": [usual]},
     }
-    params = Params.checked(chosen, "enginewright.build")
-    PARAMS_FILE.write_text(json.dumps(chosen), encoding="utf-8")  # JSON is YAML
-    return params
+    return Params.checked(chosen, "enginewright.build")
 
 
 def _run_stages(params: Params, precision: PrecisionName) -> Path:

@@ -18,6 +18,7 @@ class Precision:
     block: int = 0  # where only products of matrices are quantized: how many numbers in a row share a scale
     runs_as: tuple[str, ...] = ()  # what layers that do as asked may be called, too
     is_mixed: bool = False  # of int8 and floats, part by part
+    is_tried: bool = True  # on a GPU
 
     @property
     def is_quantized(self) -> bool:
@@ -43,11 +44,11 @@ PRECISIONS: dict[str, Precision] = {
     "bf16": Precision("BFLOAT16", since=(8, 0)),
     "int8": Precision("INT8", since=(7, 5), largest=127),
     "fp8": Precision("FLOAT8E4M3FN", since=(8, 9), largest=448),
-    "w8": Precision("INT8", since=(7, 5), block=64, runs_as=("int8", "fp32", "fp16", "tf32")),  # floats and bytes
+    "w8": Precision("INT8", (7, 5), block=64, runs_as=("int8", "fp32", "fp16", "tf32"), is_tried=False),
     # Its weights are multiplied in the type of the rest, which is all that TensorRT's inspector tells.
     "int4": Precision("INT4", since=(8, 0), block=64, runs_as=("fp16",)),
-    "mxfp8": Precision("FLOAT8E4M3FN", since=(10, 0), block=32, runs_as=("fp8",)),  # the same numbers
-    "nvfp4": Precision("FLOAT4E2M1", since=(10, 0), block=16, largest=6 * 448),
+    "mxfp8": Precision("FLOAT8E4M3FN", (10, 0), block=32, runs_as=("fp8",), is_tried=False),  # the same numbers
+    "nvfp4": Precision("FLOAT4E2M1", (10, 0), block=16, largest=6 * 448, is_tried=False),
     "best": Precision("INT8", since=(7, 5), largest=127, is_mixed=True),
 }
 PYTORCH = "PyTorch"  # what makes reference outputs, unless the model came as an ONNX file

@@ -16,11 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import CrashError, EnginewrightError
 from enginewright.core.text import last_line, printable
 
 Result = TypeVar("Result")
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+TARGET = "ENGINEWRIGHT_TARGET"  # of the environment: the target of the stages, where ssh reaches it
 BY_KERNEL = 128  # the code of a signal that the kernel sent: at Ctrl-C, to all processes of the terminal
 CRASHES = {getattr(signal, f"SIG{name}") for name in ("SEGV", "BUS", "ABRT", "ILL", "FPE", "SYS")}
 ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -188,7 +189,8 @@ def run_apart(
                 child.wait()
         if not answered.exists():
             why = how_it_ended(-child.returncode) if child.returncode < 0 else f"exit code {child.returncode}"
-            raise EnginewrightError(f"{what} failed: {last_line((said or b'').decode(errors='replace')) or why}")
+            kind = CrashError if -child.returncode in CRASHES else EnginewrightError
+            raise kind(f"{what} failed: {last_line((said or b'').decode(errors='replace')) or why}")
         result, failure = pickle.loads(answered.read_bytes())
     if failure:
         raise failure

@@ -1,5 +1,6 @@
 """Show the progress of long steps: a bar on a terminal, a line every few seconds in a log."""
 
+import os
 import sys
 import threading
 import time
@@ -13,6 +14,11 @@ Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 5.0
 
 
+def is_drawn() -> bool:
+    """Tell whether bars fit: a terminal that nobody looks at, as of some services, has no columns."""
+    return sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns > 0
+
+
 def progress(items: Iterable[Item], label: str, total: int | Callable[[], int], unit: str) -> Iterator[Item]:
     """Yield the items and show how many are done. `unit` names them in the plural. A total that may still grow is given
     by a function, which returns how many are left."""
@@ -20,7 +26,7 @@ def progress(items: Iterable[Item], label: str, total: int | Callable[[], int], 
     def all_of_them(done: int) -> int:
         return done + total() if callable(total) else total
 
-    drawn = sys.stderr.isatty()
+    drawn = is_drawn()
     started = printed = time.monotonic()
     with tqdm(desc=label, total=all_of_them(0), unit=f" {unit}", leave=False, disable=not drawn) as bar:
         for done, item in enumerate(items, start=1):
@@ -44,7 +50,7 @@ class Phases:
     """Show how far work is that consists of phases, each of steps or of further phases. Several threads may report."""
 
     def __init__(self, label: str) -> None:
-        self._label, self._lock, self._drawn = label, threading.Lock(), sys.stderr.isatty()
+        self._label, self._lock, self._drawn = label, threading.Lock(), is_drawn()
         self._open: dict[str, Phase] = {}  # in the order in which they began
         self._started = self._printed = time.monotonic()
         form = "{desc}: {percentage:3.0f}% {bar} {elapsed}"

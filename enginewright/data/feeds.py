@@ -12,9 +12,10 @@ Outputs = dict[str, NDArray[Any]]
 Run = Callable[[Feeds], Outputs]
 Axes = Mapping[int, str]  # which axes of an input may vary, by number: the batch, height and width of images
 AxesOf = Mapping[str, Axes]  # by input
+Places = NDArray[np.int64]  # which samples of a set
 
 
-class Places(dict[int, str]):
+class HeldSizes(dict[int, str]):
     """Which values of an input are the sizes of axes, by their places: of an input that holds sizes, and no samples."""
 
 
@@ -28,7 +29,7 @@ def resized(feeds: Feeds, axes_of: AxesOf, sizes: Mapping[str, int], lengths: ND
     they are texts of so many tokens."""
 
     def fitted(array: NDArray[Any], axes: Axes) -> NDArray[Any]:
-        if isinstance(axes, Places):
+        if isinstance(axes, HeldSizes):
             values = [sizes.get(axes.get(place, ""), size) for place, size in enumerate(array.flat)]
             return np.array(values, array.dtype).reshape(array.shape)
         for number, axis in axes.items():

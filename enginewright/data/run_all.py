@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from enginewright.core.cores import Cluster, Work, spread
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.progress import progress
-from enginewright.data.feeds import Outputs, Run
+from enginewright.data.feeds import Outputs, Places, Run
 from enginewright.data.sample_set import Part, SampleSet, cut
 
 Array = NDArray[np.generic]
-Places = NDArray[np.int64]
 Shape = tuple[int, ...]
 OutputsOf = Callable[[SampleSet, Sequence[Places]], Iterator[Outputs]]  # of each batch, in order
 

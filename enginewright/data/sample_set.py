@@ -16,7 +16,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record, sha256_of
 from enginewright.core.params.build import ENDS, BuildParams, Profile
 from enginewright.core.params.samples import Layout, Preprocessing, TextPreprocessing
-from enginewright.data.feeds import Axes, AxesOf, Feeds, Places, resized
+from enginewright.data.feeds import Axes, AxesOf, Feeds, HeldSizes, Places, resized
 from enginewright.data.texts import padded_length
 
 
@@ -131,11 +131,11 @@ class SampleSet:
         first = 1 if how and (self.pixels or how.layout) == "nhwc" else 2
         return {0: "batch"} | ({first: "height", first + 1: "width"} if how else {})
 
-    def read_at(self, indices: NDArray[np.int64]) -> Feeds:
+    def read_at(self, places: Places) -> Feeds:
         """Return samples as the model takes them, or the engine if they are `fed_to` it, by the names of its inputs."""
-        arrays = {name: array[indices] for name, array in self._mapped_anew().items()}
+        arrays = {name: array[places] for name, array in self._mapped_anew().items()}
         if self.manifest.text and self.lengths is not None:
-            length = padded_length(int(self.lengths[indices].max(initial=1)), self.manifest.text.how)
+            length = padded_length(int(self.lengths[places].max(initial=1)), self.manifest.text.how)
             return self._with_values({name: array[:, :length] for name, array in arrays.items()})
         return self._with_values(self._as_fed(arrays))
 
@@ -151,7 +151,7 @@ class SampleSet:
         """Add the inputs that hold sizes, after those with a row for each sample."""
         return {**feeds, **{name: np.array(values, np.int64) for name, values in self.manifest.values.items()}}
 
-    def portion(self, places: NDArray[np.int64]) -> "SampleSet":
+    def portion(self, places: Places) -> "SampleSet":
         """Return some samples in memory, without their names, so that they can be sent to another machine."""
         arrays = {name: np.asarray(array[places]) for name, array in self._mapped_anew().items()}
         lengths = None if self.lengths is None else self.lengths[places]
@@ -195,7 +195,7 @@ class SampleSet:
         for places in self.places(np.arange(len(self)), size, whole):
             yield self.read_at(places)
 
-    def places(self, chosen: NDArray[np.int64], size: int, whole: bool) -> list[NDArray[np.int64]]:
+    def places(self, chosen: Places, size: int, whole: bool) -> list[Places]:
         """Divide samples into batches of places among the chosen: texts by their length, the longest first, so that
         little is padded."""
         order = np.arange(len(chosen)) if self.lengths is None else np.argsort(-self.lengths[chosen], kind="stable")
@@ -223,7 +223,7 @@ def varying_axes(samples: SampleSet, profile: Profile) -> AxesOf:
     """Return which axes of each input vary, by the profile's names. Refuse names that do not fit the samples."""
     holding = samples.manifest.values
     shapes = {name: array.shape for name, array in samples.cycled(1).items() if name not in holding}
-    varying: dict[str, Axes] = {name: Places(profile.places(name)) for name in holding}
+    varying: dict[str, Axes] = {name: HeldSizes(profile.places(name)) for name in holding}
     varying |= {name: {n: axis for n, axis in samples.axes.items() if axis in profile.ranges} for name in shapes}
     for axis, sizes in profile.axes.items():
         place, found = f"build.profile.axes.{axis}", dict[str, int]()
@@ -271,7 +271,6 @@ def start_npy_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
 
 
 AT_ONCE = 128  # samples in a part, which follows from the samples alone, and never from how many machines there are
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -279,7 +278,7 @@ class Part:
     """Some batches of the samples, which can be worked on anywhere."""
 
     samples: SampleSet
-    batches: tuple[Rows, ...]
+    batches: tuple[Places, ...]
 
     def feeds(self) -> Iterator[Feeds]:
         for places in self.batches:
@@ -291,7 +290,7 @@ class Part:
         return type(self)(self.samples.portion(np.concatenate(self.batches)), tuple(places))
 
 
-def cut(samples: SampleSet, batches: Sequence[Rows], at_once: int = AT_ONCE) -> list[Part]:
+def cut(samples: SampleSet, batches: Sequence[Places], at_once: int = AT_ONCE) -> list[Part]:
     """Return parts of whole batches: what a batch holds does not depend on the part that it is in."""
     if not batches:
         return []

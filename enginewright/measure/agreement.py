@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.params.precisions import Thresholds
-from enginewright.data.feeds import Outputs, Values, blocks, cosines, errors_of_samples, finite, relative_error
+from enginewright.data.feeds import Outputs, Places, Values, blocks, cosines, errors_of_samples, finite, relative_error
 from enginewright.measure.intervals import agreement_at, drop_at, samples_needed
 from enginewright.measure.records import Agreement, Errors, Interval, Result, Spread
-from enginewright.tasks.task import NONE, Places, Task, Truth
+from enginewright.tasks.task import NONE, Task, Truth
 
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 

@@ -1,11 +1,9 @@
-"""Make the baselines of a race, PyTorch in several ways and ONNX Runtime: each is a call that runs one inference."""
+"""Make the baselines of a race that PyTorch runs, in several ways: each is a call that runs one inference."""
 
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,11 @@ import torch
 from torch import nn
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import scratch_folder
-from enginewright.core.params.build import CUDA_GRAPH, EAGER, ONNXRUNTIME, TORCH_TENSORRT, Baseline, InferenceParams
+from enginewright.core.params.build import CUDA_GRAPH, EAGER, TORCH_TENSORRT, Baseline
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.feeds import Feeds, load_arrays
 from enginewright.data.preprocessing import in_layout
 from enginewright.engine.record import RECORD, EngineRecord
-from enginewright.engine.runtimes import load_runtime
-from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.pixels import take_pixels
 from enginewright.measure.benchmark import peak_of
 from enginewright.measure.records import PeakMemory
 from enginewright.measure.timing import Bind
@@ -32,68 +26,6 @@ from enginewright.model.user_code import USER_ERRORS, describe_user_error
 Model = Callable[[Tensors], Tensors]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 WARM_UP_CALLS = 3
-# Each version asks for one version of PyTorch, and none yet for the one that pyproject.toml pins. So this cannot be one
-# of its extras: pip would refuse to install it.
-INSTALL_TORCH_TENSORRT = (
-    "`pip install torch-tensorrt==2.14.0` installs its latest version, and with it PyTorch 2.14 and TensorRT 11.1 in "
-    "place of yours"
-)
-
-
-def require_possible(baselines: Sequence[Baseline], device: str) -> None:
-    for baseline in baselines:
-        words = baseline.split("+")
-        if device != "cuda" and (CUDA_GRAPH in words or TORCH_TENSORRT in words):
-            raise EnginewrightError(
-                f"benchmark.baselines: {baseline} needs a GPU, and the runtime chosen here uses none"
-            )
-        if TORCH_TENSORRT in words:
-            _import_torch_tensorrt()
-    if ONNXRUNTIME in baselines:
-        runtime = load_runtime(ONNXRUNTIME)
-        if problem := runtime.missing():
-            raise EnginewrightError(f"benchmark.baselines: {problem}")
-        if runtime.device() != device:
-            raise EnginewrightError(
-                f"benchmark.baselines: {ONNXRUNTIME} would run on {runtime.device()} here and the engine on {device}: "
-                "race both on one, by another runtime, or drop it"
-            )
-
-
-def _import_torch_tensorrt() -> None:
-    """Import the package, which adds its backend to torch.compile."""
-    try:
-        import torch_tensorrt  # noqa: F401
-    except Exception as error:  # a plain Exception where TensorRT is missing, OSError beside another PyTorch
-        absent = isinstance(error, ModuleNotFoundError) and error.name == TORCH_TENSORRT
-        problem = "is not installed" if absent else f"cannot be loaded ({error})"
-        raise EnginewrightError(f"benchmark.baselines: Torch-TensorRT {problem}: {INSTALL_TORCH_TENSORRT}") from None
-
-
-@contextmanager
-def open_baseline(
-    baseline: Baseline,
-    record: EngineRecord,
-    example: Feeds,
-    onnx: Path,
-    load_pytorch: Callable[[], nn.Module],
-    inference: InferenceParams,
-) -> Iterator[Bind]:
-    """Open what this engine races on its device, and return what binds its feeds. PyTorch normalizes pixels itself,
-    ONNX Runtime by its graph. It optimizes `onnx`, the float32 graph, like an engine, and tries it with the example."""
-    if baseline != ONNXRUNTIME:
-        yield bind_pytorch(load_pytorch(), baseline, record)
-        return
-    blueprint = replace(record.blueprint, example=example)
-    runtime = load_runtime(ONNXRUNTIME)
-    with scratch_folder() as folder:
-        if record.build.pixels:
-            graph, onnx = load_graph(onnx), folder / "model.onnx"
-            save_graph(take_pixels(graph, record.preprocessing, record.build.pixels), onnx)
-        runtime.compile(onnx, blueprint, folder)
-        (session,) = runtime.load(folder, blueprint, inference, requests=1)
-        with closing(session):
-            yield session.bind
 
 
 class OfPixels(nn.Module):

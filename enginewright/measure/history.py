@@ -3,7 +3,7 @@
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,10 +173,6 @@ def _parsed(kind: type[Kept], content: bytes, origin: str, cure: str) -> Kept:
         return kind.parse(content, origin)
     except EnginewrightError as error:
         raise EnginewrightError(f"{error}. {cure}") from None
-
-
-def last_kept(nights: Sequence[Night]) -> Night | None:
-    return next((night for night in reversed(nights) if night.kept), None)
 
 
 def read_measurements(place: str) -> Measurements:

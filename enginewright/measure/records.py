@@ -8,7 +8,7 @@ from pydantic import PositiveFloat
 from typing_extensions import Self
 
 from enginewright.core.files import Record
-from enginewright.core.params.build import ONNXRUNTIME
+from enginewright.core.params.build import ON_CPU, ONNXRUNTIME
 from enginewright.core.text import figure
 from enginewright.engine.gpu import GpuConditions
 from enginewright.engine.machine import Machine
@@ -408,4 +408,4 @@ class Verdict(Record):
 
 
 def baseline_title(baseline: str) -> str:
-    return "ONNX Runtime" if baseline == ONNXRUNTIME else f"PyTorch {baseline}"
+    return {ONNXRUNTIME: "ONNX Runtime", ON_CPU: "ONNX Runtime on the CPU"}.get(baseline, f"PyTorch {baseline}")

@@ -39,6 +39,7 @@ Point = Mapping[str, Contender]  # contenders that race each other by name, for 
 MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
 WARM_UP_RUNS = 5
 RESAMPLES = 4000
+ELEMENTS, TIMES = 32768, 20  # of the work that tells the machine pace
 
 
 class Call(NamedTuple):
@@ -280,3 +281,15 @@ def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[str]:
                 (unsettled, side.warm_up_drift > WARM_UP_AGREEMENT),
             ]
     return [sentence for sentence, is_broken in found if is_broken]
+
+
+def pace_of_numpy() -> float:
+    """Return the seconds of one unit of work on a core, the fastest of three: the pace where PyTorch is not installed.
+    It takes one thread, since those of numpy's products wait for each other for long on a busy machine."""
+    numbers, seconds = np.ones(ELEMENTS, np.float32), []
+    for _ in range(3):
+        started = time.perf_counter()
+        for _ in range(TIMES):
+            np.sqrt(numbers, out=numbers)
+        seconds.append((time.perf_counter() - started) / TIMES)
+    return min(seconds)

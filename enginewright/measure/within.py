@@ -41,7 +41,7 @@ Times = Sequence[float] | NDArray[np.float64]
 Timed = Mapping[tuple[int, int], Times]  # the seconds of calls by batch size and requests in flight
 
 
-class Setting(NamedTuple):
+class Serving(NamedTuple):
     batch: int  # the most samples in one
     requests: int  # in flight
     delay: float  # seconds that the first sample of a batch waits for others
@@ -70,17 +70,17 @@ class Queue:
         sizes = {batch} if self.padded else {size for size, _ in self.calls}
         return [min(size for size in sizes if size >= samples) for samples in range(1, batch + 1)]
 
-    def seconds(self, setting: Setting) -> list[list[float]]:
+    def seconds(self, setting: Serving) -> list[list[float]]:
         """Return the calls that were timed, from the fastest on, by the samples in a batch, counted from 1."""
         return [self.calls[size, setting.requests] for size in self.filled_up(setting.batch)]
 
-    def keeps(self, setting: Setting, rate: float, limit: float) -> bool:
+    def keeps(self, setting: Serving, rate: float, limit: float) -> bool:
         """Tell whether 99 of 100 samples are answered within the limit, and stop as soon as they cannot be."""
         answers = simulate((self.arrivals / rate).tolist(), self.luck, self.seconds(setting), setting)
         late = (seconds for seconds in answers if seconds > limit)
         return next(islice(late, SIMULATED // 100, None), None) is None
 
-    def most(self, setting: Setting, limit: float, least: float = 0.0) -> float:
+    def most(self, setting: Serving, limit: float, least: float = 0.0) -> float:
         """Return the highest rate within the limit, or 0 if that is not above `least`."""
         high = BUSIEST * setting.batch * setting.requests / float(np.mean(self.seconds(setting)[-1]))
         low = max(SIMPLER * least, high / (1 << STEPS))
@@ -91,18 +91,18 @@ class Queue:
             low, high = (rate, high) if self.keeps(setting, rate, limit) else (low, rate)
         return low
 
-    def best(self, limit: float) -> tuple[Setting | None, float]:
+    def best(self, limit: float) -> tuple[Serving | None, float]:
         """Return the setting with the highest rate within a limit in seconds. Of those that are alike, the simplest."""
         chosen, most = None, 0.0
         for requests, batch, delay in sorted((key[1], key[0], share * limit) for key in self.calls for share in DELAYS):
-            setting = Setting(batch, requests, delay)
+            setting = Serving(batch, requests, delay)
             if (batch > 1 or not delay) and (rate := self.most(setting, limit, most)):
                 chosen, most = setting, rate
         return chosen, most
 
 
 def simulate(
-    arrivals: Sequence[float], luck: Sequence[float], seconds: Sequence[Sequence[float]], setting: Setting
+    arrivals: Sequence[float], luck: Sequence[float], seconds: Sequence[Sequence[float]], setting: Serving
 ) -> Iterator[float]:
     """Yield the seconds until each sample is answered. All calls take as long as where all requests are in flight."""
     free, first = [0.0] * setting.requests, 0  # when each request is free again: a heap
@@ -116,7 +116,7 @@ def simulate(
         first = stop
 
 
-def serve(workers: Sequence[Worker], arrivals: Sequence[float], setting: Setting) -> NDArray[np.float64]:
+def serve(workers: Sequence[Worker], arrivals: Sequence[float], setting: Serving) -> NDArray[np.float64]:
     """Answer samples that come at these times, and return the seconds until each was answered."""
     for ask, thread in ((ask, thread) for asks, thread in workers for ask in asks):
         thread.submit(ask).result()  # one after the other: a capture must have the GPU to itself
@@ -146,7 +146,7 @@ def search_within(
         return None
     limit, rng = milliseconds / 1000, np.random.default_rng(params.seed)
 
-    def kept(setting: Setting, rate: float, took: Times) -> Kept:
+    def kept(setting: Serving, rate: float, took: Times) -> Kept:
         slowest = [1000 * np.percentile(_redrawn(took, rng), 99) for _ in range(DRAWS)]
         low, high = middle_of(slowest, params.confidence)
         batch, requests, delay = setting
@@ -175,7 +175,7 @@ def search_within(
     best = max(fitting, key=lambda one: one.images_per_second, default=None)
     return Within(
         milliseconds=milliseconds,
-        back_to_back=kept(Setting(best.batch, best.requests, 0.0), best.images_per_second, answers[best])
+        back_to_back=kept(Serving(best.batch, best.requests, 0.0), best.images_per_second, answers[best])
         if best
         else None,
         at_random=at_random,

@@ -16,7 +16,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
 from enginewright.core.params.build import Profile
 from enginewright.core.text import first_line
-from enginewright.data.feeds import BATCH, AxesOf, Feeds, Places
+from enginewright.data.feeds import BATCH, AxesOf, Feeds, HeldSizes
 from enginewright.graph.as_written import open_as_written
 from enginewright.graph.onnx_file import GraphCheck
 from enginewright.model.exporter_defects import (
@@ -69,7 +69,7 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
         if not sizes.fixed
     }
     wrapped, arrays = ByPosition(model, list(given)).eval(), tuple(given.values())
-    varying = ({} if isinstance(axes_of[name], Places) else axes_of[name] for name in given)
+    varying = ({} if isinstance(axes_of[name], HeldSizes) else axes_of[name] for name in given)
     shapes = {"arrays": tuple({n: dims[axis] for n, axis in axes.items() if axis in dims} for axes in varying)}
     settings: dict[str, Any] = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
     settings |= {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}

@@ -19,7 +19,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile
 from enginewright.core.params.model import ModelParams
 from enginewright.core.text import in_one_line
-from enginewright.data.feeds import INPUT_TYPES, AxesOf, Feeds, Outputs, Places, Run
+from enginewright.data.feeds import INPUT_TYPES, AxesOf, Feeds, HeldSizes, Outputs, Run
 from enginewright.data.run_all import Running
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import open_as_written, run_graph
@@ -165,7 +165,7 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: s
     for tensor in inputs:
         _require_fitting(tensor, example[tensor.name], what)
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
-            if not size.HasField("dim_value") and not isinstance(axes_of[tensor.name], Places):
+            if not size.HasField("dim_value") and not isinstance(axes_of[tensor.name], HeldSizes):
                 ours = axes_of[tensor.name].get(number, example[tensor.name].shape[number])
                 ours_of[size.dim_param].add(ours)
                 _set_size(size, ours)

@@ -24,7 +24,7 @@ from enginewright.core.params.all import Params
 from enginewright.core.process import start_dvc
 from enginewright.core.text import confidence, last_line
 from enginewright.measure.comparison import SIDE_BY_SIDE, Change, SpeedChanges, conclusion
-from enginewright.measure.history import GOOD, History, Night, engines_of, last_kept, parse_hashes
+from enginewright.measure.history import GOOD, History, Night, engines_of, parse_hashes
 from enginewright.measure.race import race_runs
 from enginewright.measure.records import Measurements, Outcome, Verdict
 from enginewright.nightly.judgement import Found, Judgement, Status, judge
@@ -185,7 +185,7 @@ def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, c
         "setting": setting,
         "tonight": tonight,
         "last_good": next((night for night in reversed(nights) if night.good), None),
-        "good_run": last_kept([night for night in nights if night.date != tonight.date]),
+        "good_run": next((night for night in reversed(nights) if night.kept and night.date != tonight.date), None),
         "changes": change_table(judgement.changes) if judgement.changes else None,
         "confidence": confidence,
         "raced": any(change.figure.startswith(SIDE_BY_SIDE) for change in judgement.changes),

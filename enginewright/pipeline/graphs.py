@@ -173,5 +173,6 @@ def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialec
         rest = "fp32"
     for why in dict.fromkeys(high.values()):
         names = [name for name, reason in high.items() if reason == why]
-        print(f"{precision}: {first_few(names)} {'stays' if len(names) == 1 else 'stay'} in {rest}: {why}")
+        stay = f"stays in {rest}" if len(names) == 1 else f"stay in {rest}, each"
+        print(f"{precision}: {first_few(names)} {stay} because {why}")
     return graph

@@ -24,6 +24,7 @@ from enginewright.model.user_code import users_code
 from enginewright.pipeline.dependencies import code_of_stages, write_parameters
 from enginewright.precision.cure import Cure, Cures
 from enginewright.precision.dialect import dialect_of
+from enginewright.targets.ssh import describe, target_of_stages
 from enginewright.tasks.choose import known_of
 
 
@@ -49,7 +50,8 @@ def machine(params: Params, paths: MachinePaths) -> None:
     """Write what timings, engines, quantized graphs, all graphs and single stages depend on, each to its own file."""
     require_new_enough()
     require_files(params, paths)
-    described = describe_machine(params.runtime)
+    device = target_of_stages()
+    described = describe(device, params.runtime)[0] if device else describe_machine(params.runtime)
     described.write(paths.machine)
     target_of(described, params.build.tensorrt).write(paths.target)
     varies = not all(sizes.fixed for sizes in params.build.profile.ranges.values())
@@ -59,7 +61,8 @@ def machine(params: Params, paths: MachinePaths) -> None:
     fitting_cures(paths.cures, described).write(paths.fitting)
     for name, plan in tuning_plans(params, described, paths.tuned).items():
         write_text(paths.tuning / f"{name}.json", f"{plan.model_dump_json(indent=2) if plan else 'null'}\n")
-    runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
+    raced = {name.removesuffix("_cpu") for name in params.benchmark.baselines}
+    runtimes = {described.runtime, *({ONNXRUNTIME} & raced)}
     users = users_code(params)
     for stage, its_code in code_of_stages(runtimes, users["model"], users["task"]).items():
         its_code.write(paths.code / f"{stage}.json")

@@ -11,7 +11,7 @@ from enginewright.core.files import new_folder, write_text
 from enginewright.core.params.all import Params
 from enginewright.measure.history import read_history
 from enginewright.measure.records import Measurements, Verdict
-from enginewright.report.evidence import Places, gather_background, gather_findings
+from enginewright.report.evidence import EvidencePaths, gather_background, gather_findings
 from enginewright.report.metrics import latency_rows, metrics, tradeoff_rows
 from enginewright.report.page.pictures import gather_examples, trend_rows, write_pictures
 from enginewright.report.page.render import render_page, write_summary
@@ -43,7 +43,7 @@ class ReportPaths(NamedTuple):
 def report(params: Params, paths: ReportPaths) -> None:
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     precisions = params.precisions
-    places = Places(
+    places = EvidencePaths(
         paths.engines, paths.converted, paths.validation, paths.benchmark, paths.trace, paths.race, paths.machine
     )
     found = gather_findings(precisions, places)

@@ -18,7 +18,7 @@ from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.cache import Calibration, kept_answers
-from enginewright.precision.calibration.calibrate import ranges_without
+from enginewright.precision.calibration.calibrate import ranges_of_parts
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import (
@@ -46,7 +46,7 @@ from enginewright.precision.write_int8 import Rounding, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
 
-PARTS = 4  # of the samples, each of which is judged by ranges of the others
+PARTS = 4  # of the samples, each of which is judged by ranges of another
 
 
 class SearchPaths(NamedTuple):
@@ -59,9 +59,15 @@ class SearchPaths(NamedTuple):
     found: Path
 
 
-def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None) -> None:
+def search(params: Params, precision: PrecisionName, paths: SearchPaths) -> None:
     """Write which layers are spared, what each loses alone, and which sets were tried. Where the thresholds are broken
     with all layers in float16, what that cannot hold breaks them: search again with the rest in float32."""
+    if not _is_found(params, precision, paths):
+        _is_found(params, precision, paths, "fp32")
+
+
+def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest: Rest | None = None) -> bool:
+    """Search, with the rest in a type, or else as params.yaml says. Tell whether an answer was found and written."""
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     keep = params.precisions[precision].keep
     keep = keep.model_copy(update={"rest": rest}) if rest else keep
@@ -91,19 +97,19 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
             others = nodes_reading_bytes(convert(())) - followers
             layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
         work = shares_of_work(graph, layers, given.sample)
-        unseen = [
-            (part, _converter(precision, given._replace(ranges=by), graph, rounding._replace(ranges=bounds)))
-            for part, by in _without(plain, measured, samples, journal)
-            for bounds in (value_ranges(by, dialect),)
-        ]
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
         checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
-        trial = LayerTrial(checks, rounding, convert, scratch, cluster, unseen)
+        by_others = [
+            (part, given._replace(ranges=by), rounding._replace(ranges=value_ranges(by, dialect)))
+            for part, by in _by_others(plain, measured, samples, checks.picked, journal)
+        ]
+        unseen = [(part, _converter(precision, ranged, graph, rounded)) for part, ranged, rounded in by_others]
+        trial = LayerTrial(checks, by_others[0][-1], convert, scratch, cluster, unseen)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
         last = answer.path[-1]
         if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:
             print(f"{precision} with all layers in fp16, {last.in_words()}, so what is not in {precision} is in fp32")
-            return search(params, precision, paths, "fp32")
+            return False
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
@@ -126,22 +132,27 @@ def search(params: Params, precision: PrecisionName, paths: SearchPaths, rest: R
         print(doubt)
     if dialect.compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
         print(smaller)
+    return True
 
 
-def _without(
-    graph: onnx.ModelProto, ranges: Calibration, samples: SampleSet, journal: Journal
+def _by_others(
+    graph: onnx.ModelProto, ranges: Calibration, samples: SampleSet, picked: NDArray[np.int64], journal: Journal
 ) -> list[tuple[NDArray[np.int64], Calibration]]:
-    """Return parts of the samples, each with the ranges without what it reaches, so that it loses as much by what is
-    cut as any others. A file from elsewhere has not seen them, and a single sample is all there is."""
+    """Return parts of the samples, each with the ranges of another part alone, which show what is cut of samples that
+    are many more than those that ranges are measured on. The first part has those that layers are measured by. Ranges
+    from elsewhere have not seen them."""
     places = np.arange(len(samples))
-    parts = [places[number::PARTS] for number in range(min(PARTS, len(places)))]
-    if not ranges.is_measured or len(parts) == 1:
+    others = np.setdiff1d(places, picked)
+    if not ranges.is_measured or not len(others):
         return [(places, ranges)]
+    first = np.concatenate([picked, others[: max(0, len(places) // PARTS - len(picked))]])
+    others = np.setdiff1d(others, first)
+    parts = [first, *(others[number :: PARTS - 1] for number in range(min(PARTS - 1, len(others))))]
     found = journal.answer(
-        ["ranges without", PARTS],
-        lambda: [each.model_dump(mode="json") for each in ranges_without(ranges, graph, samples, parts)],
+        ["ranges of parts", PARTS],
+        lambda: [each.model_dump(mode="json") for each in ranges_of_parts(ranges, graph, samples, parts)],
     )
-    return [(part, Calibration(**each)) for part, each in zip(parts, found, strict=True)]
+    return [(part, Calibration(**found[number - 1])) for number, part in enumerate(parts)]
 
 
 def _converter(

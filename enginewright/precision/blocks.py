@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.data.feeds import TINY
+from enginewright.data.run_all import Array
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 from enginewright.graph.onnx_file import at_opset
 from enginewright.graph.passes.find import Inserter, remove_unused, turn_into
@@ -26,7 +27,6 @@ from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import FLOATS, has_rows
 from enginewright.precision.write_int8 import dtype_of
 
-Array = NDArray[np.generic]
 Rows = NDArray[np.float32]  # each is what a product sums over for one column of its result
 
 LARGEST_FP4, LARGEST_FP8 = 6, 448

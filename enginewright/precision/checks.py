@@ -1,8 +1,8 @@
 """Check what a graph loses on calibration samples. The validation samples stay unseen."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.data.feeds import TINY, Outputs, Run, cosines_of_samples, norms_of_samples
-from enginewright.data.run_all import OutputsOf, Places, outputs_here, run_all
+from enginewright.data.feeds import TINY, Outputs, Places, Run, cosines_of_samples, norms_of_samples
+from enginewright.data.run_all import OutputsOf, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_optimized
 from enginewright.graph.onnx_file import fixed_batch
@@ -30,7 +30,6 @@ MOST = 1000  # samples to check by: a larger calibration set makes no longer sea
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 CROSSED = 16  # times that each answer gets the error of another sample, where samples are few
 BATCH, BATCH_BYTES = 8, 2**22  # at most: what a graph holds between its layers is many times as large as its inputs
-RunPlaces = Callable[[Places], Outputs]
 
 
 class Checks:
@@ -58,7 +57,7 @@ class Checks:
             else {name: values[: len(looked_at)] for name, values in known.items()}
         )
         self._sizes = _sizes(self._outputs)
-        picked = looked_at[_spread(self._sizes, chosen)]
+        self.picked = picked = np.unique(looked_at[_spread(self._sizes, chosen)])
         others = np.setdiff1d(looked_at, picked) if len(looked_at) > chosen else picked
         self._judging = looked_at[:JUDGING]
         first = others[_spread(self._sizes[others], FIRST)]  # which show most, as they are of all sizes
@@ -81,10 +80,6 @@ class Checks:
     def answers(self) -> list[Outputs]:
         """Return the exact outputs for the batches to measure layers by."""
         return [self.exact(feeds) for feeds in self.batches]
-
-    def check_run(self, run: Run, spared: int, work: float, there: OutputsOf | None = None) -> Step:
-        """Say what is lost by what runs so. A cluster runs it `there`, where there is one."""
-        return self._seen(partial(self._run_all, run, there), spared, work)
 
     def _run_all(self, run: Run, there: OutputsOf | None, places: Places) -> Outputs:
         return run_all(there or outputs_here(run), self._samples, self._batch, whole=True, chosen=places)
@@ -127,14 +122,15 @@ class Checks:
             apart = 1 - cosines_of_samples(exact, found)
             yield lambda often: (often @ apart) / often.sum(axis=1), max(1 - self.limits.cosine, TINY)
 
-    def _seen(self, run: RunPlaces, spared: int, work: float) -> Step:
-        """Say what is lost. A few samples show that far too much is, or that hardly anything is.
+    def check_run(self, run: Run, spared: int, work: float, there: OutputsOf | None = None) -> Step:
+        """Say what is lost by what runs so, on a cluster `there`. A few samples show whether that is far too much, or
+        hardly anything.
 
         Where one image in forty has another answer, 32 samples hold no such image four times in ten. So all samples
         are judged with the errors of the few. One image of few is a large share of them, so that answers cannot tell
         that too much is lost.
         """
-        found = run(self.places[:FIRST])
+        found = self._run_all(run, there, self.places[:FIRST])
         few = self._step(found, spared, work, min(FIRST, self.checked))
         if few.spent >= LOST or max(self._spent_by_errors(few)) >= MUCH or few.looked_at == self.checked:
             return few
@@ -143,10 +139,10 @@ class Checks:
             if supposed <= LITTLE:
                 return few.model_copy(update={"spent": max(few.spent, supposed)})
         if self._samples.lengths is None:
-            others = run(self.places[FIRST:])
+            others = self._run_all(run, there, self.places[FIRST:])
             whole = {name: np.concatenate([values, others[name]]) for name, values in found.items()}
         else:  # texts must be padded alike
-            whole = run(self.places)
+            whole = self._run_all(run, there, self.places)
         return self._step(whole, spared, work, self.checked)
 
     def _as_if_like(self, found: Outputs) -> Outputs:

@@ -7,7 +7,7 @@ from enginewright.engine.machine import FoundHere
 CURE, UNCURED = "cure.json", "uncured.onnx"  # beside a graph that is cured
 
 
-class Change(Record):
+class GraphChange(Record):
     """Another spelling, another optimization level of TensorRT, or an island; if it has none of them, another build."""
 
     spelling: str | None = None  # the name of a pass
@@ -23,7 +23,7 @@ class Change(Record):
 
 
 class Remedy(Record):
-    change: Change
+    change: GraphChange
     operations: tuple[str, ...]  # the types of the nodes
     error: float | None  # of the engine beside its graph; None, too, if it was built where it does not run
     milliseconds: float | None
@@ -45,7 +45,7 @@ class Cure(FoundHere):
     builds: int
 
     @property
-    def change(self) -> Change:
+    def change(self) -> GraphChange:
         return self.remedies[0].change
 
     def in_words(self) -> str:

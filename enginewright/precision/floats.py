@@ -13,6 +13,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.files import Record
 from enginewright.core.params.precisions import Keep, Rest
+from enginewright.core.text import counted
 from enginewright.data.feeds import Feeds
 from enginewright.graph.shapes import Shapes, shapes_for
 from enginewright.precision.dialect import Dialect
@@ -262,7 +263,7 @@ def floats_in_words(left: Iterable[Left]) -> str | None:
     if max(weights, operations) <= MATTERS:
         return None
     most = [row for row in rows if max(row.weights, row.operations) > MATTERS]
-    kinds = ", ".join(f"{row.count} {row.kind} ({row.weights:.0%}, {row.operations:.0%})" for row in most)
+    kinds = ", ".join(f"{counted(row.count, row.kind)} ({row.weights:.0%}, {row.operations:.0%})" for row in most)
     why = "; no compiler here runs a recurrent layer in bytes" if any(row.kind in RECURRENT for row in most) else ""
     named = f": {kinds}" if kinds else ""
     return f"{weights:.0%} of the weights and {operations:.0%} of the operations stay in floats{named}{why}"
@@ -275,7 +276,7 @@ def smaller_in_words(precision: str, left: Iterable[Left]) -> str | None:
     share, floats = sum(row.weights for row in packed.values()), sum(row.weights for row in rows)
     if share <= 0.5:
         return None
-    kinds = " and ".join(f"{row.count} {kind}" for kind, row in packed.items() if row.weights > MATTERS)
+    kinds = " and ".join(counted(row.count, kind) for kind, row in packed.items() if row.weights > MATTERS)
     times = (1 + 3 * floats) / (1 + 3 * (floats - share))  # of floats, each of which takes three bytes more
     return (
         f"{share:.0%} of the weights are in {kinds}, which {precision} leaves in floats: `precisions: {{w8: {{from: "
@@ -298,5 +299,5 @@ def _kind(node: onnx.NodeProto, constants: set[str]) -> str:
     if node.op_type == "Gather" and node.input[0] in constants:
         return "embedding"
     if node.op_type == "MatMul" and constants.isdisjoint(node.input):
-        return "product in attention"
+        return "attention product"
     return node.op_type if node.op_type in (*PRODUCTS, *RECURRENT) else "other"

@@ -19,7 +19,7 @@ from enginewright.graph.read_interface import read_blueprint
 
 CHANNELS, SIZE = 16, 8  # of the convolution
 COLUMNS = 64  # of both matrices
-NOT_AT_ALL, UNKNOWN = "not at all", "not known without a GPU"
+NOT_AT_ALL, UNKNOWN, UNTRIED = "not at all", "not known without a GPU", "not tried on a GPU"
 PURE = [name for name, facts in PRECISIONS.items() if not facts.is_mixed]
 ONE = Profile(batch=Range(min=1, opt=1, max=1))
 OPSET = 22  # the first that allows convolutions in bf16
@@ -33,7 +33,8 @@ def executed_as(machine: Machine, build: BuildParams) -> dict[str, str]:
     if not machine.capability:
         return dict.fromkeys(PURE, UNKNOWN)
     here = tuple(int(part) for part in machine.capability.split("."))
-    return {name: name if here >= PRECISIONS[name].since else NOT_AT_ALL for name in PURE}
+    able = {name: name if PRECISIONS[name].is_tried else UNTRIED for name in PURE}
+    return {name: kind if here >= PRECISIONS[name].since else NOT_AT_ALL for name, kind in able.items()}
 
 
 def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:

@@ -37,7 +37,7 @@ TOGETHER = 16  # layers that one session switches: opening it takes as long as m
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
 LossAlone = tuple[str, float]  # of a layer
 Convert = Callable[[Collection[str]], onnx.ModelProto]
-REST = 4  # that part of the other layers is spared next where the promise does not hold
+REST = 16  # that part of the other layers is spared next where the promise does not hold, and then twice as many
 HARDLY_ANY = 0.01  # of the work: to leave so much in floating point, too, costs less than a try
 
 
@@ -157,7 +157,7 @@ class LayerTrial:
     cluster, to which graphs go in the folder `scratch`."""
 
     checks: Checks
-    rounding: Rounding
+    rounding: Rounding  # of one layer alone, by ranges that do not know the samples to measure layers by
     convert: Convert  # writes the graph with some layers spared
     scratch: Path
     cluster: Cluster | None = None
@@ -276,9 +276,13 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
         few, enough = (few, step) if step.spent <= AIM else (step, enough)
         # A guess that halves nothing is followed by a half, and that by a guess.
         guesses = not guesses or enough.spared - few.spared <= width / 2
-    number = enough.spared
+    least = number = enough.spared
+    more = stride = max(1, (len(order) - number) // REST)
     while not judged(order[:number]).is_promised:
-        number += max(1, (len(order) - number) // REST)
+        least, number, more = number, min(len(order), number + more), 2 * more
+    while number - least > stride:
+        middle = (least + number) // 2
+        least, number = (least, middle) if judged(order[:middle]).is_promised else (middle, number)
     return SearchAnswer(losses, tuple(path.values()), tuple(order[:number]))
 
 

@@ -151,7 +151,7 @@ class Findings:
         return found
 
 
-class Places(NamedTuple):
+class EvidencePaths(NamedTuple):
     """Where the stages left what they made: folders with something for each precision, and two files."""
 
     engines: Path
@@ -163,7 +163,7 @@ class Places(NamedTuple):
     machine: Path
 
 
-def gather_findings(precisions: Iterable[str], places: Places) -> Findings:
+def gather_findings(precisions: Iterable[str], places: EvidencePaths) -> Findings:
     """Read the listed precisions, not whatever the folders hold: a precision that was dropped leaves its files."""
     refused, found = dict[str, Refusal](), list[Evidence]()
     for name in precisions:

@@ -157,7 +157,8 @@ def doubt(findings: Findings) -> str:
         f"{fastest.precision} {_interval(findings, fastest, rival)} times as fast as {rival.precision}"
         for rival in choice.rivals
     )
-    because = f" ({'; '.join(findings.race.disturbed)})" if findings.race.disturbed else ""
+    surely = f", beside which only what is surely more than {WHILE_DISTURBED} times as fast counts"
+    because = f" ({'; '.join(findings.race.disturbed)}{surely})" if findings.race.disturbed else ""
     merit = f"whose engine is the smallest of them, {file_size(offered.engine.bytes)}"
     if all(_drop(offered) < _drop(entry) for entry in alike if entry is not offered):
         merit = f"whose {offered.validation.metric} is the best of them"

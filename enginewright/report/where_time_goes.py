@@ -169,9 +169,12 @@ def left_table(entry: Evidence) -> pd.DataFrame:
 
 
 def _times_of_kinds(entry: Evidence) -> dict[str, float]:
-    """Return the share of the time of each kind. Other nodes may be fused into a layer, which the first one names."""
+    """Return the share of the time of each kind. A layer has the name of the first node that is fused into it, which
+    may be the sum of a bias where the product is in bytes. OpenVINO names recurrent layers itself."""
     kinds, found = {name: row.kind for row in entry.floats for name in row.names}, dict[str, float]()
     for layer in entry.trace.layers:
-        if kind := kinds.get(node_names(layer)[0]):
+        name = node_names(layer)[0]
+        kind = kinds.get(name) or next((each for each in kinds.values() if name.startswith(f"{each}Sequence_")), None)
+        if kind and layer.precision not in QUANTIZED:
             found[kind] = found.get(kind, 0.0) + layer.milliseconds / entry.trace.milliseconds
     return found

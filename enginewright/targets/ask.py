@@ -1,35 +1,39 @@
-"""Ask all targets of a fleet, keep what they answer, and read it again for the page. Each node of a Ray cluster is one
-target's alone from its first build to its last race."""
+"""Ask all targets of a fleet, keep what they answer, and read it again for the page."""
 
 import io
-import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from platformdirs import user_cache_path
 from ruamel.yaml import YAML
 
 from enginewright.core.errors import EnginewrightError, sentence_of
-from enginewright.core.files import LOCK, sha256_of
-from enginewright.core.installing import revision
+from enginewright.core.files import ARTIFACTS, ENGINES, LOCK, REPORTS, new_folder, sha256_of
+from enginewright.core.installing import NAME, revision
 from enginewright.core.params.all import Params
-from enginewright.core.params.build import ClusterParams
+from enginewright.core.params.build import ON_CPU, ONNXRUNTIME, ClusterParams
 from enginewright.core.params.section import PARAMS_FILE
-from enginewright.targets import node
+from enginewright.core.process import TARGET, how_it_ended
+from enginewright.core.text import last_line
 from enginewright.targets.answer import NOT_YET, Answer, Answers, UsersCode
-from enginewright.targets.file import FLEET, Fleet, Here, OnNode, OnRunner, Target
-from enginewright.targets.here import SHARED, answer_here, dvc, versions
+from enginewright.targets.file import FLEET, Fleet, Target
+from enginewright.targets.here import SHARED, answer_here, dvc
 from enginewright.targets.ray_cluster import RayCluster, connected
+from enginewright.targets.ssh import describe, made_ready, reached
 
 
 def ask_fleet(fleet: Fleet, params: Params, users_code: UsersCode) -> list[str]:
-    """Ask this machine first, with nothing beside it, and then all nodes at once. Runners answer by themselves. Return
-    the names of the targets that failed. Those that cannot be asked are told before."""
-    for target in fleet.targets:
-        if isinstance(target, OnRunner):
-            _say(f"{target.name} is not asked from here: {_how_to_ask(target)}, and ask again for the page")
+    """Ask this machine first, with nothing beside it, and then all others at once. Return the names of the targets that
+    failed."""
     failures = []
     try:
         for answer in _asked(fleet, params):
@@ -43,13 +47,6 @@ def ask_fleet(fleet: Fleet, params: Params, users_code: UsersCode) -> list[str]:
         for failure in failures:
             Answers.about(params, users_code).keep(failure)
     return [failure.target for failure in failures]
-
-
-def answer_as(target: OnRunner, params: Params, users_code: UsersCode) -> bool:
-    """Answer for a runner, which is this machine. Tell whether it could."""
-    answer = _try_here(target, revision(), params)
-    Answers.about(params, users_code).keep(answer)
-    return not answer.failed
 
 
 def known_answers(fleet: Fleet) -> dict[str, list[Answer]]:
@@ -70,25 +67,37 @@ def _say(line: str) -> None:
 
 
 def _how_to_ask(target: Target) -> str:
-    if isinstance(target, OnRunner):
-        return f"the nightly job on the runner {target.label} commits its answer; then `git pull`"
     return f"`enginewright fleet --target {target.name}` asks it"
 
 
 def _asked(fleet: Fleet, params: Params) -> Iterator[Answer]:
     """Yield the answers, and without figures those of targets that failed."""
-    commit, model = revision(), params.model.source
-    on_nodes = [target for target in fleet.targets if isinstance(target, OnNode)]
-    why_not = refused(on_nodes, fleet.cluster, commit) if on_nodes and fleet.cluster else {}
-    for name, why in why_not.items():
-        yield Answer(target=name, model=model, failed=why)
+    commit, elsewhere = revision(), [target for target in fleet.targets if target.ray or target.ssh]
+
+    def failing(targets: Sequence[Target], why: str) -> Iterator[Answer]:
+        yield from (Answer(target=target.name, model=params.model.source, failed=why) for target in targets)
+
+    if commit.endswith("-dirty"):
+        yield from failing(elsewhere, "it gets the last commit, and files differ from it: commit first (`git status`)")
+        elsewhere = []
     for target in fleet.targets:
-        if isinstance(target, Here):
+        if not target.ray and not target.ssh:
             yield _try_here(target, commit, params)
-    on_nodes = [target for target in on_nodes if target.name not in why_not]
-    if on_nodes and fleet.cluster:
-        for target, answer in ask_nodes(on_nodes, fleet.cluster, commit):
-            yield Answer(target=target.name, model=model, failed=answer) if isinstance(answer, str) else answer
+    try:
+        copy = _packed(commit) if elsewhere else None
+    except EnginewrightError as error:
+        yield from failing(elsewhere, str(error))
+        return
+    with ExitStack() as opened:
+        if fleet.cluster and (on_nodes := [target for target in elsewhere if target.ray]):
+            try:
+                opened.enter_context(connected(ClusterParams(address=fleet.cluster)))
+            except EnginewrightError as error:
+                yield from failing(on_nodes, str(error).replace("cluster.address", f"the cluster in {FLEET}"))
+                elsewhere = [target for target in elsewhere if not target.ray]
+        pool = opened.enter_context(ThreadPoolExecutor())
+        asked = [pool.submit(ask_elsewhere, target, fleet.cluster, params, copy) for target in elsewhere if copy]
+        yield from (done.result() for done in as_completed(asked))
 
 
 def _try_here(target: Target, commit: str, params: Params) -> Answer:
@@ -100,113 +109,102 @@ def _try_here(target: Target, commit: str, params: Params) -> Answer:
         raise
 
 
-# Nodes of a Ray cluster.
+# Ask a target elsewhere: in a copy of the project here, whose stages of engines run there.
 
 
-def refused(targets: Sequence[OnNode], address: str, commit: str) -> dict[str, str]:
-    """Say of which targets it is clear, before minutes of work, that they cannot be asked, and why."""
-    if commit.endswith("-dirty"):
-        why = "nodes get the last commit, and files differ from it: commit them first (`git status`)"
-        return {target.name: why for target in targets}
-    found = {}
+class Copy(NamedTuple):
+    """A commit, as it is laid out for each target in a folder of its own."""
+
+    name: str
+    revision: str
+    commit: bytes  # an archive of the whole repository
+    within: str  # where the project is in it
+    files: Mapping[str, bytes]  # of the project, which differ from the commit
+
+    def lay_out(self, root: Path) -> Path:
+        """Return the project's folder. What was made for it is in the cache of this project."""
+        shutil.rmtree(root, ignore_errors=True)
+        with tarfile.open(fileobj=io.BytesIO(self.commit)) as archive:
+            archive.extractall(root, filter="tar")
+        for name, content in self.files.items():
+            (root / self.within / name).write_bytes(content)
+        subprocess.run(["git", "init", "--quiet", str(root)], check=True, capture_output=True)
+        return root / self.within
+
+
+def ask_elsewhere(target: Target, cluster: str | None, params: Params, copy: Copy) -> Answer:
     try:
-        with connected(ClusterParams(address=address)):
-            for target in targets:
-                try:
-                    _node_for(target, address)
-                except EnginewrightError as error:
-                    found[target.name] = str(error)
-    except EnginewrightError as error:
-        return {target.name: _of_cluster(error) for target in targets}
-    return found
+        with _held(target, cluster) as held, reached(held) as (device, looked):
+            _say(f"{target.name}: {looked.in_words}")
+            device = made_ready(device, looked, copy.name)
+            machine, of_onnxruntime = describe(device, params.runtime)
+            baseline = ONNXRUNTIME if of_onnxruntime == machine.device else ON_CPU
+            root = user_cache_path(NAME) / "fleet" / copy.name / target.name
+            files = {**copy.files, PARAMS_FILE.name: _params_with(baseline), **_same_cache()}
+            project, log = copy._replace(files=files).lay_out(root), root / "fleet.log"
+            _say(f"{target.name}: {machine.in_words()}; more in {log}")
+            program = [sys.executable, "-m", "enginewright.targets.here", target.name, copy.revision, "answer.json"]
+            environment = os.environ | {"PYTHONPATH": str(project), TARGET: device.model_dump_json()}
+            with log.open("w", encoding="utf-8") as file:
+                done = subprocess.run(program, cwd=project, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        if done.returncode:
+            last = last_line(log.read_text(encoding="utf-8", errors="replace")) or how_it_ended(-done.returncode)
+            raise EnginewrightError(f"{last} (more in {log})")
+        for folder in (ENGINES, REPORTS):
+            with new_folder(ARTIFACTS / "fleet" / target.name / folder.name) as unfinished:
+                shutil.copytree(project / folder, unfinished, dirs_exist_ok=True)
+        return Answer.parse((project / "answer.json").read_bytes(), f"the answer of {target.name}")
+    except Exception as error:
+        if sentence := sentence_of(error):
+            return Answer(target=target.name, model=params.model.source, failed=sentence)
+        raise
 
 
-def ask_nodes(targets: Sequence[OnNode], address: str, commit: str) -> Iterator[tuple[OnNode, Answer | str]]:
-    """Yield what each target answers, or why it does not. What hinders all, such as no remote, is every one's."""
-    try:
-        sent = _packed(commit)
-        with connected(ClusterParams(address=address)):
-            yield from _answers(targets, address, sent)
-    except EnginewrightError as error:
-        yield from ((target, _of_cluster(error)) for target in targets)
-
-
-def _of_cluster(error: EnginewrightError) -> str:
-    return str(error).replace("cluster.address", f"the cluster in {FLEET}")
-
-
-def _answers(targets: Sequence[OnNode], address: str, sent: node.Sent) -> Iterator[tuple[OnNode, Answer | str]]:
+@contextmanager
+def _held(target: Target, address: str | None) -> Iterator[Target]:
+    """Find the node of a Ray cluster that has the resource, the first one by its address, and let no other work of the
+    cluster run there. It is reached by ssh, too."""
+    if not target.ray:
+        yield target
+        return
     import ray
 
-    ray.cloudpickle.register_pickle_by_value(node)
-    task, waiting = ray.remote(node.run_on_node), {}
-    for target in targets:
-        try:
-            where = _node_for(target, address)
-        except EnginewrightError as error:
-            yield target, str(error)
-            continue
-        held, address_of_node = where["Resources"], where["NodeManagerAddress"]
-        _say(f"{target.name} takes the whole node {address_of_node}, {held['CPU']:g} cores, as soon as it is free")
-        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(where["NodeID"], soft=False)
-        whole = task.options(
-            num_cpus=held["CPU"], num_gpus=held.get("GPU", 0), scheduling_strategy=strategy, max_retries=0
-        )
-        its_own = sent._replace(name=f"{sent.name}/{target.name}", arguments=(target.name, *sent.arguments))
-        waiting[whole.remote(its_own)] = target
-    try:
-        while waiting:
-            (done,), _ = ray.wait(list(waiting))
-            yield waiting.pop(done), _answer(done)
-    finally:
-        for left in waiting:
-            ray.cancel(left, force=True)
-
-
-def _node_for(target: OnNode, address: str) -> dict[str, Any]:
-    """Return the first node with the resource, by address: so it is the same one each time."""
-    import ray
-
-    cluster = RayCluster(ray, ClusterParams(address=address, resource=target.resource))
+    cluster = RayCluster(ray, ClusterParams(address=address, resource=target.ray))
     cluster.require_nodes()
-    return min(cluster.nodes(), key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
+    node = min(cluster.nodes(), key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
+    with cluster.whole_node(target.name, node):
+        yield target.model_copy(update={"ssh": target.ssh or node["NodeManagerAddress"]})
 
 
-def _answer(reference: Any) -> Answer | str:
-    import ray
-
-    try:
-        name, answer, failure = ray.get(reference)
-        return failure or Answer.parse(answer.encode(), f"the answer of {name}")
-    except EnginewrightError as error:  # it is this target's alone
-        return str(error)
-    except ray.exceptions.RayError as error:
-        last = (str(error).strip().splitlines() or ["it gives no reason"])[-1]
-        return f"the node was lost, or cannot do it: {type(error).__name__}: {last}"
+def _same_cache() -> dict[str, bytes]:
+    """Return the setting by which a copy of the project has the cache of this one."""
+    home = next(each for each in (Path.cwd(), *Path.cwd().parents) if (each / ".dvc").is_dir())
+    cache = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True, text=True).stdout.strip()
+    setting = f'[cache]\n    dir = {cache}\n    type = "reflink,hardlink,copy"\n'
+    return {os.path.relpath(home / ".dvc" / "config.local"): setting.encode()}
 
 
-def _packed(commit: str) -> node.Sent:
-    """Make what serves any machine, push it to the remote, and return the commit that takes it from there."""
+def _packed(commit: str) -> Copy:
+    """Make what serves any machine, and return the last commit with the locks that tell of it."""
     if unknown := _git("ls-files", "--others", "--exclude-standard", str(Path("data").resolve())).decode().splitlines():
         raise EnginewrightError(
-            f"nodes get the last commit, and {unknown[0]} is not in it: `git add` or `dvc add` it, and commit"
+            f"targets get the last commit, and {unknown[0]} is not in it: `git add` or `dvc add` it, and commit"
         )
     dvc("repro", *SHARED)
-    dvc("push", "--with-deps", *SHARED)
     root = Path(_git("rev-parse", "--show-toplevel").decode().strip())
     within = _git("rev-parse", "--show-prefix").decode().strip()
-    name = f"{root.name}-{sha256_of(str(Path.cwd()))[:8]}"
+    name = f"{root.name}-{sha256_of([socket.gethostname(), str(Path.cwd())])[:8]}"
     locks = {str(lock): lock.read_bytes() for lock in (LOCK, "machine" / LOCK)}  # they may be newer than the commit
-    files = {PARAMS_FILE.name: _without_cluster()} | locks
-    return node.Sent(name, _git("-C", str(root), "archive", "HEAD"), within, files, (commit, json.dumps(versions())))
+    return Copy(name, commit, _git("-C", str(root), "archive", "HEAD"), within, locks)
 
 
-def _without_cluster() -> bytes:
-    """Return params.yaml so that the stages of a target stay on its node."""
+def _params_with(baseline: str) -> bytes:
+    """Return params.yaml so that the stages of a target stay on it, and race this baseline."""
     yaml, written = YAML(), io.BytesIO()
     params = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
     if params.get("cluster"):
         params["cluster"]["address"] = None
+    params.setdefault("benchmark", {})["baselines"] = [baseline]
     yaml.dump(params, written)
     return written.getvalue()
 

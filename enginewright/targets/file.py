@@ -1,9 +1,9 @@
 """fleet.yaml: the machines to build and race on, and how each is reached."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from typing_extensions import Self
 
@@ -12,7 +12,6 @@ from enginewright.core.params.section import read_yaml
 from enginewright.core.text import suggestion
 
 FLEET = Path("fleet.yaml")
-KINDS = ("here", "ray", "runner")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]  # of a target: it names a file, too
 
 
@@ -20,32 +19,15 @@ class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class _Target(_Entry):
+class Target(_Entry):
+    """The machine that `enginewright fleet` runs on, or one that ssh reaches, perhaps as a node of a Ray cluster, which
+    then says its address and keeps it free."""
+
     name: Name
+    ray: str | None = Field(default=None, min_length=1)  # the resource that the node was started with
+    ssh: str | None = Field(default=None, pattern=r"^[^-\s]\S*$")  # as the command takes it: no option of it
+    python: str = Field(default="python3", pattern=r"^[\w./+~-]+$")  # the command there: 3.10 or later
     price_per_hour: float | None = Field(default=None, gt=0)  # in any currency, the same for all
-
-
-class Here(_Target):
-    """The machine that `enginewright fleet` runs on."""
-
-    kind: Literal["here"]
-
-
-class OnNode(_Target):
-    """A node of a Ray cluster, which has this resource."""
-
-    kind: Literal["ray"]
-    resource: str = Field(min_length=1)
-
-
-class OnRunner(_Target):
-    """A runner of the CI with this label: its nightly job answers, by a commit."""
-
-    kind: Literal["runner"]
-    label: str = Field(min_length=1)
-
-
-Target = Annotated[Here | OnNode | OnRunner, Field(discriminator="kind")]
 
 
 class Fleet(_Entry):
@@ -61,25 +43,23 @@ class Fleet(_Entry):
         except ValidationError as error:
             raise EnginewrightError(f"{file}: {'; '.join(map(_sentence, error.errors()))}") from None
 
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not all(isinstance(each, dict | None) for each in given.values()):
+            raise ValueError("targets: write `NAME: {}`, `NAME: {ray: RESOURCE}` or `NAME: {ssh: HOST}` for each")
+        return tuple({**(each or {}), "name": str(name)} for name, each in given.items())
+
     @model_validator(mode="after")
-    def _targets_can_be_told_apart(self) -> Self:
+    def _can_be_asked(self) -> Self:
         if not self.targets:
             raise ValueError("targets is empty: list one at least")
-        for what, values in {
-            "named": [target.name for target in self.targets],
-            "on the runner": [target.label for target in self.targets if isinstance(target, OnRunner)],
-        }.items():
-            if twice := sorted({value for value in values if values.count(value) > 1}):
-                raise ValueError(f"two targets are {what} {' and '.join(twice)}")
-        if self.cluster is None and (on_nodes := [one.name for one in self.targets if isinstance(one, OnNode)]):
+        if self.cluster is None and (on_nodes := [one.name for one in self.targets if one.ray]):
             raise ValueError(f"cluster is missing, HOST:PORT of the Ray cluster that {', '.join(on_nodes)} belongs to")
         return self
 
     def price(self, name: str) -> float | None:
         return next((target.price_per_hour for target in self.targets if target.name == name), None)
-
-    def on_runner(self, label: str) -> OnRunner | None:
-        return next((one for one in self.targets if isinstance(one, OnRunner) and one.label == label), None)
 
     def only(self, names: tuple[str, ...]) -> Self:
         """Return the fleet with these targets, or with all if none is named."""
@@ -91,7 +71,7 @@ class Fleet(_Entry):
 
 
 def _sentence(error: ErrorDetails) -> str:
-    place = ".".join(str(part) for part in error["loc"] if part not in KINDS) or "the file"
+    place = ".".join(map(str, error["loc"])) or "the file"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     if error["type"] == "missing":

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from enginewright.core.facts import LABELLED
 from enginewright.core.params.model import NO_SCORES
 from enginewright.core.text import counted
-from enginewright.data.feeds import TINY, Outputs, blocks, finite
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, mean
+from enginewright.data.feeds import TINY, Outputs, Places, blocks, finite
+from enginewright.tasks.task import Metric, OneOutput, Shapes, Shown, Statistics, Truth, mean
 
 TOP = 5
 CLASSES_FOR_TOP = 21  # with fewer, hardly an answer would miss the best five

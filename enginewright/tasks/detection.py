@@ -11,11 +11,11 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import Known
 from enginewright.core.params.model import CHOSEN_ALREADY, CHOSEN_OUTPUTS, NO_SCORES, OF_QUERIES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, Places
 from enginewright.tasks.average_precision import Matches, match_all, mean_average_precision
 from enginewright.tasks.boxes import CHOSEN, PAIRS, Rows, find_boxes, overlaps
 from enginewright.tasks.classification import name_of
-from enginewright.tasks.task import Metric, Places, Shapes, Shown, Statistics, Task, Truth
+from enginewright.tasks.task import Metric, Shapes, Shown, Statistics, Task, Truth
 
 if TYPE_CHECKING:
     from PIL import Image

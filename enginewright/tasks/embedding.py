@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.facts import Known
-from enginewright.data.feeds import TINY, Outputs, finite
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
+from enginewright.data.feeds import TINY, Outputs, Places, finite
+from enginewright.tasks.task import Metric, OneOutput, Shapes, Shown, Statistics, Truth, Weights
 
 NEIGHBOURS = 10
 AS_NEAR = 1e-3  # as ANN-Benchmarks has it

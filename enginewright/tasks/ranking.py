@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from enginewright.core.facts import Known
-from enginewright.data.feeds import Outputs, finite
+from enginewright.data.feeds import Outputs, Places, finite
 from enginewright.tasks.embedding import SPEARMAN
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights, mean
+from enginewright.tasks.task import Metric, OneOutput, Shapes, Shown, Statistics, Truth, Weights, mean
 
 AS_GOOD = 1e-3  # of the spread of all scores: two that are so near may come in either order
 ROWS_AT_ONCE = 512

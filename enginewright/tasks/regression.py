@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from enginewright.core.facts import Known
-from enginewright.data.feeds import Outputs, finite
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
+from enginewright.data.feeds import Outputs, Places, finite
+from enginewright.tasks.task import Metric, OneOutput, Shapes, Shown, Statistics, Truth, Weights
 
 LEAST_VARIANCE = 1e-300  # of targets that are all the same
 

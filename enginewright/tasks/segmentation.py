@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import IGNORED, Known
 from enginewright.core.params.samples import Preprocessing
-from enginewright.data.feeds import Outputs, blocks, finite
+from enginewright.data.feeds import Outputs, Places, blocks, finite
 from enginewright.tasks.classification import name_of
-from enginewright.tasks.task import Metric, OneOutput, Places, Shapes, Shown, Statistics, Truth, Weights
+from enginewright.tasks.task import Metric, OneOutput, Shapes, Shown, Statistics, Truth, Weights
 
 if TYPE_CHECKING:
     from PIL import Image

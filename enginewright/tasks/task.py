@@ -13,7 +13,7 @@ from enginewright.core.facts import Known
 from enginewright.core.params.model import NO_SCORES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import figure
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import Outputs, Places
 
 if TYPE_CHECKING:  # Pillow is imported where images are read or drawn, as engines run without it
     from PIL import Image
@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # Pillow is imported where images are read or drawn, as engin
 
 Shapes = Mapping[str, Sequence[object]]  # of outputs, by name; the size of an axis that varies is text
 Truth = NDArray[Any]  # what is known of all samples of a set: labels, masks, targets or scores
-Places = NDArray[np.int64]  # which samples of the set the outputs belong to
 Statistics = NDArray[np.float64]  # numbers of each sample, or of each pair of samples, that make a metric
 Weights = NDArray[np.float64]  # a row for each set that is drawn from the samples: how often it holds each of them
 NONE = np.empty(0)
@@ -128,11 +127,7 @@ class Task(Protocol):
     def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the answers of PyTorch and of the engine for one text of many, for people. `words` returns what the
         text at a place says."""
-        one, other = (
-            next(self.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE))
-            for each in (reference, got)
-        )
-        return one.text, other.text
+        return answer_at(self, reference, place).text, answer_at(self, got, place).text
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
         """Return an answer for an image as it is, and not as it was prepared; `size` is its width and height."""
@@ -143,6 +138,12 @@ class Task(Protocol):
         from enginewright.tasks.pictures import with_caption
 
         return with_caption(image, shown.text)
+
+
+def answer_at(task: Task, outputs: Outputs, place: int) -> Shown:
+    """Return the answer for one sample of many."""
+    alone = {name: values[place : place + 1] for name, values in outputs.items()}
+    return next(iter(task.show(alone, TOP_BESIDE)))
 
 
 def mean(statistics: Statistics, weights: Weights) -> NDArray[np.float64]:

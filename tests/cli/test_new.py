@@ -69,10 +69,10 @@ def test_a_project_with_a_network_and_images_of_its_own_is_laid_out(repository):
     params = Params.read(repository / "params.yaml")
     assert (params.model.source, params.weights.source) == ("nets:small", "given")
     assert (params.samples.source, params.samples.preprocessing.crop) == ("data/images/photos", (28, 28))
-    assert (params.samples.validation, params.samples.calibration, params.samples.training) == (4, 2, 0)
+    assert (params.samples.validation, params.samples.calibration, params.samples.training) == (6, 3, 0)
     assert len(list((repository / "data/images/photos").rglob("*.png"))) == 12
     assert (repository / "dvc.yaml").read_text() == (ROOT / "dvc.yaml").read_text()
-    assert "# how many images engines are judged on" in (repository / "params.yaml").read_text()
+    assert "# how many samples engines are judged on" in (repository / "params.yaml").read_text()
     workflow = YAML(typ="safe").load(repository / ".github/workflows/enginewright.yml")
     assert f'pip install --quiet "{elsewhere("pipeline")}"' in str(workflow)
     text = (repository / "params.yaml").read_text()

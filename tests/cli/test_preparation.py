@@ -218,9 +218,10 @@ def test_arrays_that_are_no_pixels_are_taken_as_they_are(repository, name, array
     assert (params.samples.preprocessing is not None) == is_pixels
     assert (params.samples.source, params.samples.validation, params.samples.calibration) == (
         f"data/images/{name}",
-        4,
-        2,
+        6,
+        3,
     )
+    assert (params.build.pixels == "nchw") == is_pixels
     assert is_pixels or said == [
         f"  samples.preprocessing null: {name} holds arrays, which are fed as they are, and no pixels in uint8"
     ]

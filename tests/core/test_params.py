@@ -233,7 +233,7 @@ def of_texts(changes):
         ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
         ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),
         ({"benchmark.baselines": ["eager", "eager"]}, "benchmark.baselines: lists a value twice: eager, eager"),
-        ({"benchmark.baselines": ["fast"]}, "benchmark.baselines.0: 'fast' is no baseline: write onnxruntime, "),
+        ({"benchmark.baselines": ["fast"]}, "benchmark.baselines.0: 'fast' is no baseline: write onnxruntime or "),
         ({"benchmark.baselines": ["compile+eager"]}, "benchmark.baselines.0: 'compile+eager' is no baseline: "),
         ({"benchmark.baselines": ["onnxruntime+fp16"]}, "benchmark.baselines.0: 'onnxruntime+fp16' is no baseline: "),
         ({"benchmark.baselines": ["eager+"]}, "benchmark.baselines.0: 'eager+' is no baseline: "),

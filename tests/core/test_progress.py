@@ -1,6 +1,6 @@
 """Lines of progress in a log say what is counted, and never count more than there is."""
 
-import sys
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -59,12 +59,20 @@ def test_a_phase_is_as_far_as_its_steps_and_the_phases_in_it(clock, capsys):
 
 
 def test_a_bar_names_the_phase(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(module, "is_drawn", lambda: True)
     report(Phases("building"))
     shown = capsys.readouterr()
     assert shown.out == ""
     for part in ("building, part:  25%", "building, all:  50%"):
         assert part in shown.err
+
+
+@pytest.mark.parametrize(("columns", "is_drawn"), [(80, True), (0, False)])
+def test_a_terminal_without_a_size_gets_lines(monkeypatch, columns, is_drawn):
+    terminal = SimpleNamespace(isatty=lambda: True, fileno=lambda: 2)
+    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
+    monkeypatch.setattr(module, "os", SimpleNamespace(get_terminal_size=lambda _: os.terminal_size((columns, 24))))
+    assert module.is_drawn() == is_drawn
 
 
 def test_quick_phases_print_nothing(capsys):
@@ -74,7 +82,7 @@ def test_quick_phases_print_nothing(capsys):
 
 def test_a_bar_grows_with_its_work(monkeypatch, capsys):
     left = [2, 1, 1, 0]  # asked once before the first
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(module, "is_drawn", lambda: True)
     assert list(progress(range(3), "race", lambda: left.pop(0), "rounds")) == [0, 1, 2]
     shown = capsys.readouterr()
     assert shown.out == ""

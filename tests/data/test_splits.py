@@ -90,7 +90,7 @@ def test_all_broken_images_are_named_at_once(pets, samples_params):
         write_split(source, [1], samples_params(), Path("out/split"))
     said = f"samples.source: {len(files) - 1} of {len(files)} images cannot be decoded, {', '.join(files[1:6])}"
     assert str(caught.value).startswith(said)
-    assert ": remove or convert them. The first: data/pets" in str(caught.value)
+    assert ": remove or convert them. One of them: data/pets" in str(caught.value)
 
 
 def test_the_same_bytes_in_several_splits_are_reported(manifest):

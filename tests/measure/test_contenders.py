@@ -15,7 +15,8 @@ from torch import nn
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.record import read_engine
-from enginewright.measure.contenders import _captured, open_baseline, pytorch_contender, require_possible
+from enginewright.measure.contenders import _captured, pytorch_contender
+from enginewright.pipeline.speed import open_baseline, require_possible
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 calls = []  # outside of the model, because a contender runs a copy of it
@@ -190,11 +191,12 @@ def test_onnx_runtime_is_raced_only_on_the_engines_device():
         EnginewrightError, match=r"benchmark\.baselines: onnxruntime would run on cpu .* and the engine on cuda"
     ):
         require_possible(("eager", "onnxruntime"), "cuda")
+    require_possible(("onnxruntime_cpu",), "cuda")  # beside a GPU's engine, where that is meant
 
 
 def test_onnx_runtime_that_is_not_installed_is_a_sentence(monkeypatch):
     absent = SimpleNamespace(missing=lambda: "no onnxruntime here", device=lambda: "cpu")
-    monkeypatch.setattr("enginewright.measure.contenders.load_runtime", lambda name: absent)
+    monkeypatch.setattr("enginewright.pipeline.speed.load_runtime", lambda name: absent)
     with pytest.raises(EnginewrightError, match=r"benchmark\.baselines: no onnxruntime here"):
         require_possible(("eager", "onnxruntime"), "cpu")
 

@@ -13,15 +13,15 @@ from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.engine import open_engines
 from enginewright.engine.machine import target_of
 from enginewright.measure.benchmark import engine_throughput
-from enginewright.measure.within import Queue, Setting, search_within, serve, simulate
+from enginewright.measure.within import Queue, Serving, search_within, serve, simulate
 
 
 @pytest.mark.parametrize(
     ("arrivals", "setting", "answered"),
     [
-        ([0.0, 0.1, 5.0], Setting(2, 1, 0.5), [1.1, 1.0, 1.5]),  # full at once, then the delay
-        ([0.0, 0.1, 0.2], Setting(2, 1, 0.0), [1.0, 1.9, 1.8]),  # gathered while one is answered
-        ([0.0, 0.5, 0.6], Setting(1, 2, 0.0), [1.0, 1.0, 1.4]),  # two in flight, and the third waits
+        ([0.0, 0.1, 5.0], Serving(2, 1, 0.5), [1.1, 1.0, 1.5]),  # full at once, then the delay
+        ([0.0, 0.1, 0.2], Serving(2, 1, 0.0), [1.0, 1.9, 1.8]),  # gathered while one is answered
+        ([0.0, 0.5, 0.6], Serving(1, 2, 0.0), [1.0, 1.0, 1.4]),  # two in flight, and the third waits
     ],
 )
 def test_batches_wait_and_are_filled(arrivals, setting, answered):
@@ -35,7 +35,7 @@ def test_the_simulation_agrees_with_the_theory_of_queues(load):
     mean, which is 1 / (1 - load)."""
     exponential = -np.log(1 - (np.arange(2000) + 0.5) / 2000)
     queue = Queue({(1, 1): exponential}, False, np.random.default_rng(0))
-    found = queue.most(Setting(1, 1, 0.0), np.log(100) / (1 - load))
+    found = queue.most(Serving(1, 1, 0.0), np.log(100) / (1 - load))
     assert found == pytest.approx(load, abs=0.05)
 
 
@@ -59,7 +59,7 @@ def test_a_run_answers_each_sample_after_it_came():
     with ExitStack() as opened:
         asks = [partial(time.sleep, 0.002)] * 4
         workers = [(asks, opened.enter_context(ThreadPoolExecutor(1))) for _ in range(2)]
-        took = serve(workers, np.linspace(0, 0.2, 50).tolist(), Setting(4, 2, 0.001))
+        took = serve(workers, np.linspace(0, 0.2, 50).tolist(), Serving(4, 2, 0.001))
     assert len(took) == 50
     assert took.min() >= 0.002
 

@@ -58,7 +58,7 @@ def left(kind, weights, operations):
 def test_only_what_matters_is_said():
     assert floats_in_words([left("Conv", 0.04, 0.01), left("other", 0.01, 0)]) is None
     assert floats_in_words([left("GRU", 0.95, 0.9), left("Conv", 0.01, 0.01)]) == (
-        "96% of the weights and 91% of the operations stay in floats: 2 GRU (95%, 90%); no compiler here runs a "
+        "96% of the weights and 91% of the operations stay in floats: 2 GRUs (95%, 90%); no compiler here runs a "
         "recurrent layer in bytes"
     )
     assert floats_in_words([left("Conv", 0.04, 0), left("MatMul", 0.04, 0)]).endswith("stay in floats")
@@ -67,7 +67,7 @@ def test_only_what_matters_is_said():
 def test_w8_is_offered_where_it_alone_has_most_weights_in_bytes():
     assert smaller_in_words("int8", [left("GRU", 0.9, 0.9), left("embedding", 0.05, 0)]) is None
     assert smaller_in_words("int8", [left("embedding", 0.8, 0), left("GRU", 0.1, 0.9)]) == (
-        "80% of the weights are in 2 embedding, which int8 leaves in floats: `precisions: {w8: {from: simplified}}` "
+        "80% of the weights are in 2 embeddings, which int8 leaves in floats: `precisions: {w8: {from: simplified}}` "
         "makes an engine about 2.8 times smaller than int8's"
     )
 

@@ -31,7 +31,7 @@ from enginewright.measure.records import (
 )
 from enginewright.precision.floats import Conversion
 from enginewright.precision.records import MIX
-from enginewright.report.evidence import Evidence, Findings, Places, gather_findings
+from enginewright.report.evidence import Evidence, EvidencePaths, Findings, gather_findings
 from enginewright.tasks.classification import Classification
 
 BATCHES = (1, 8)
@@ -228,7 +228,7 @@ def written(tmp_path, machine):
                 entry.mix.write(tmp_path / "converted" / entry.precision / MIX)
         race_of(*entries).write(tmp_path / "race.json")
         names = "engines", "converted", "validation", "benchmark", "trace", "race.json", "machine.json"
-        places = Places(*(tmp_path / name for name in names))
+        places = EvidencePaths(*(tmp_path / name for name in names))
         return lambda *precisions: gather_findings(precisions, places)
 
     return write

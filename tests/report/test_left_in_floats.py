@@ -14,8 +14,15 @@ from enginewright.report.where_time_goes import left_table, what_is_left
 def with_gru(evidence):
     left = Left(kind="GRU", weights=0.9, operations=0.8, count=1, names=("gru", "last"))
     other = Left(kind="other", weights=0.01, operations=0, count=3, names=("norm",))
-    times = {"kind": "", "precision": "int8", "computes": True}
-    layers = tuple(LayerTime(name=name, milliseconds=ms, **times) for name, ms in (("last,x", 3.0), ("conv", 1.0)))
+    times = (
+        ("last,x", 2.0, "fp32"),
+        ("GRUSequence_7", 1.0, "fp32"),
+        ("conv", 0.5, "int8"),
+        ("norm,conv2", 0.5, "int8"),
+    )
+    layers = tuple(
+        LayerTime(name=name, milliseconds=ms, precision=ran_as, kind="", computes=True) for name, ms, ran_as in times
+    )
     entry = evidence("int8")
     return dataclasses.replace(entry, floats=(left, other), trace=entry.trace.model_copy(update={"layers": layers}))
 

@@ -89,7 +89,10 @@ def test_on_a_disturbed_machine_an_engine_must_win_by_more(findings, evidence):
     assert recommend(findings(*close)).precision == "int8"
     busy = "other programs took 0.8 of 2 cores"
     text = sentence(findings(*close, disturbed=(busy,)))
-    assert f"cannot be told apart on this machine today ({busy}): int8 1.08 to 1.12 times as fast as fp32" in text
+    surely = ", beside which only what is surely more than 1.1 times as fast counts"
+    assert (
+        f"cannot be told apart on this machine today ({busy}{surely}): int8 1.08 to 1.12 times as fast as fp32" in text
+    )
     far = findings(close[0], evidence("int8", (2.0, 1.9, 2.1)), disturbed=(busy,))
     assert sentence(far).endswith(f"During the race {busy}: the choice holds, and figures may move.")
 

@@ -42,9 +42,10 @@ from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE, 
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginewright.measure.benchmark import trace_engine
-from enginewright.measure.contenders import pytorch_contender, require_possible
+from enginewright.measure.contenders import pytorch_contender
 from enginewright.measure.records import ENGINE, LAUNCHED
 from enginewright.pipeline import speed
+from enginewright.pipeline.speed import require_possible
 from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
 from simulated import cudart

@@ -19,13 +19,13 @@ from enginewright.engine.record import Refusal
 from enginewright.engine.runtimes import describe_machine
 from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
-from enginewright.targets import ask, here, node
+from enginewright.targets import ask, here
 from enginewright.targets.answer import PASSED, Answer, Answers, Measured, Speed, choose, described, frontier, offers_of
 from enginewright.targets.file import Fleet
 from enginewright.targets.page import all_rows, as_text, render_fleet
 
-DESK, H200 = "{name: desk, kind: here, price_per_hour: 0.1}", "{name: h200, kind: ray, resource: h200}"
-TWO = f"cluster: 127.0.0.1:1\ntargets:\n  - {DESK}\n  - {{name: h200, kind: ray, resource: h200, price_per_hour: 3}}\n"
+DESK, H200 = "desk: {price_per_hour: 0.1}", "h200: {ray: h200}"
+TWO = f"cluster: 127.0.0.1:1\ntargets:\n  {DESK}\n  h200: {{ray: h200, price_per_hour: 3}}\n"
 
 
 def fleet_of(tmp_path, text):
@@ -39,25 +39,21 @@ def fleet(tmp_path):
 
 
 def listing(*targets, head="cluster: a:1\n"):
-    return head + "targets:\n" + "".join(f"  - {target}\n" for target in targets)
+    return head + "targets:\n" + "".join(f"  {target}\n" for target in targets)
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (
-            listing("{name: a, kind: slurm}"),
-            r"targets.0: input tag 'slurm' found using 'kind' does not match .*: 'here', 'ray', 'runner'",
-        ),
-        (listing("{name: a}"), "targets.0: unable to extract tag using discriminator 'kind'"),
-        (listing("{name: a, kind: ray}"), "targets.0.resource is missing"),
-        (listing("{name: a, kind: here, label: b}"), "targets.0.label: extra inputs are not permitted"),
-        (listing("{name: a, kind: here}", "{name: a, kind: runner, label: b}"), "two targets are named a"),
-        (listing("{name: a, kind: runner, label: c}", "{name: b, kind: runner, label: c}"), "on the runner c"),
+        ("targets:\n  - {name: a, kind: here}\n", r"targets: write `NAME: \{\}`, `NAME: \{ray: RESOURCE\}` or `NAME: "),
+        (listing("a: {slurm: b}"), "targets.0.slurm: extra inputs are not permitted, got 'b'"),
+        (listing("a: {ssh: -oProxyCommand=x}"), "targets.0.ssh: string should match pattern"),
+        (listing("a: {ssh: b, python: python3; x}"), "targets.0.python: string should match pattern"),
+        (listing("a:", "a: {ray: b}"), 'found duplicate key "a"'),
         (listing(H200, head=""), "cluster is missing, HOST:PORT of the Ray cluster that h200 belongs to"),
-        (listing("{name: ../a, kind: here}"), "targets.0.name: string should match pattern"),
-        (listing("{name: a, kind: here, price_per_hour: 0}"), "price_per_hour: input should be greater than 0, got 0"),
-        ("targets: []\n", "targets is empty: list one at least"),
+        (listing("../a: {}"), "targets.0.name: string should match pattern"),
+        (listing("a: {price_per_hour: 0}"), "price_per_hour: input should be greater than 0, got 0"),
+        ("targets: {}\n", "targets is empty: list one at least"),
         ("targets: [\n", "is not valid YAML"),
         ("7\n", "the file: input should be a valid dictionary"),
     ],
@@ -70,9 +66,9 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path, text, sentence):
 
 def test_the_example_is_valid_and_so_are_the_targets_in_its_comments(tmp_path):
     text = (ROOT / "fleet.yaml").read_text()
-    assert [target.kind for target in fleet_of(tmp_path, text).targets] == ["here"]
-    all_of_them = re.sub(r"(?m)^  # ", "  ", text.replace("cluster: null", "cluster: a:1"))
-    assert [target.kind for target in fleet_of(tmp_path, all_of_them).targets] == ["here", "ray", "runner"]
+    assert [target.name for target in fleet_of(tmp_path, text).targets] == ["this-machine"]
+    all_of_them = fleet_of(tmp_path, re.sub(r"(?m)^  # ", "  ", text.replace("cluster: null", "cluster: a:1")))
+    assert [(one.ssh, one.ray) for one in all_of_them.targets] == [(None, None), ("user@board", None), (None, "h200")]
 
 
 def test_a_target_that_is_not_listed_is_refused(fleet):
@@ -123,7 +119,7 @@ def test_the_cheapest_in_time_or_the_quickest_for_a_budget(fleet, latency, budge
 
 
 def test_without_prices_images_per_second_decide_and_no_cost_is_told(tmp_path):
-    fleet = fleet_of(tmp_path, listing("{name: desk, kind: here}", head=""))
+    fleet = fleet_of(tmp_path, listing("desk:", head=""))
     best = frontier(offers_of([answer("desk", (1, 2.0, 2.0), (8, 4.0, 4.0), (16, 32.0, 32.0))], fleet))
     assert [offer.speed.batch for offer in best] == [1, 8]
     with pytest.raises(EnginewrightError, match="--budget needs prices: give targets a price_per_hour"):
@@ -282,14 +278,11 @@ def refusing(step, sentence):
     ("dvc", "commit", "reasons"),
     [
         (refusing("repro", "build: no"), "abc", ("build: no", "build: no")),
-        (refusing("push", "no remote"), "abc", (None, "no remote")),
-        (lambda *_: None, "abc-dirty", (None, "nodes get the last commit, and files differ from it")),
+        (lambda *_: None, "abc-dirty", (None, "it gets the last commit, and files differ from it")),
         (lambda *_: None, "abc", (None, "the cluster in fleet.yaml: nobody answers at 127.0.0.1:1")),
     ],
 )
 def test_a_target_that_cannot_be_asked_fails_and_the_others_are_asked(asked, dvc, commit, reasons, monkeypatch):
-    if reasons[1] in ("build: no", "no remote"):  # the cluster is there
-        monkeypatch.setattr(ask, "refused", lambda *_: {})
     monkeypatch.setattr(here, "Verdict", None) if reasons[0] else monkeypatch.setattr(
         ask, "answer_here", lambda name, *_: answer(name, (1, 8.0, 9.0))
     )
@@ -303,6 +296,7 @@ def test_a_target_that_fails_before_the_samples_are_made_stands_beside_those_tha
     monkeypatch.setattr(ask, "revision", lambda: "abc")
     monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path / ("made" if made else "before")))
     monkeypatch.setattr(ask, "answer_here", lambda name, *_: made.append(name) or answer(name, (1, 8.0, 9.0)))
+    monkeypatch.setattr(ask, "_packed", lambda _: None)
     assert ask.ask_fleet(fleet, Params.read(), {}) == ["h200"]
     assert sorted(file.name for file in (tmp_path / "made").iterdir()) == ["desk.json", "h200.json"]
     assert not (tmp_path / "before").exists()
@@ -313,12 +307,12 @@ def test_what_is_known_is_written_when_the_command_is_killed(fleet, monkeypatch,
         raise KeyboardInterrupt
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(ask, "revision", lambda: "abc")
+    monkeypatch.setattr(ask, "revision", lambda: "abc-dirty")
     monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path))
     monkeypatch.setattr(ask, "answer_here", killed)
     with pytest.raises(KeyboardInterrupt):
         ask.ask_fleet(fleet, Params.read(), {})
-    assert "nobody answers at 127.0.0.1:1" in Answers(tmp_path).of("h200").failed
+    assert "files differ from it: commit first" in Answers(tmp_path).of("h200").failed
 
 
 def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fail(fleet, monkeypatch, tmp_path):
@@ -337,34 +331,24 @@ def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fa
     assert text.endswith(f"bf16 on desk, not built: {why}")
 
 
-def test_a_runner_is_not_asked_and_that_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ask, "revision", lambda: "abc")
-    monkeypatch.chdir(ROOT)
-    fleet = fleet_of(tmp_path, listing("{name: l4, kind: runner, label: gpu-l4}", head=""))
-    assert ask.ask_fleet(fleet, Params.read(), {}) == []
-    assert capsys.readouterr().err.startswith(
-        "l4 is not asked from here: the nightly job on the runner gpu-l4 commits its answer"
-    )
-
-
 def test_files_that_no_commit_has_are_not_left_behind(monkeypatch):
     monkeypatch.setattr(ask, "_git", lambda *_: b"data/images/cat.jpg\n")
     with pytest.raises(EnginewrightError, match=r"data/images/cat\.jpg is not in it: `git add` or `dvc add` it"):
         ask._packed("abc")
 
 
-@pytest.mark.parametrize("dvc_is_in", ["", "models/net"])
-def test_a_node_keeps_the_cache_of_a_project_in_a_folder_too(tmp_path, dvc_is_in):
+def test_a_copy_of_a_project_in_a_folder_has_its_commit_and_what_is_newer(tmp_path):
     commit = io.BytesIO()
     with tarfile.open(fileobj=commit, mode="w") as archive:
-        for name in ("models/net/dvc.yaml", f"{dvc_is_in}/.dvc/config".lstrip("/")):
+        for name in ("models/net/dvc.yaml", ".dvc/config"):
             archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-    sent, root = node.Sent("net", commit.getvalue(), "models/net/", {}, ()), tmp_path / "fleet/net"
-    node._lay_out(root, sent)
-    (root / dvc_is_in / ".dvc/cache").mkdir()
-    (root / dvc_is_in / ".dvc/cache/engine").touch()
-    node._lay_out(root, sent)
-    assert (root / dvc_is_in / ".dvc/cache/engine").exists()
+    root, newer = tmp_path / "fleet/net", {"dvc.lock": b"newer", "../../.dvc/config.local": b"[cache]"}
+    for _ in range(2):
+        project = ask.Copy("net", "abc", commit.getvalue(), "models/net/", newer).lay_out(root)
+        assert (project, (project / "dvc.lock").read_bytes()) == (root / "models/net", b"newer")
+        assert (root / ".dvc/config.local").read_bytes() == b"[cache]"
+        (root / "left").touch()
+    assert (root / ".git").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -373,17 +357,9 @@ def test_a_node_keeps_the_cache_of_a_project_in_a_folder_too(tmp_path, dvc_is_in
         (["build: it is full", "ERROR: failed to reproduce 'build@int8': exited with 1"], "build: it is full"),
         (["ERROR: unexpected error - Unable to locate credentials", "", "Having any troubles? Hit us up at x"],
          "unexpected error - Unable to locate credentials"),
-        (["pushing", "ERROR: failed to push data - no remote specified in /x. Create one with", "  dvc remote add"],
-         here.NO_REMOTE),
         (["it is killed"], "it is killed"),
         ([], "it gives no reason"),
     ],
 )  # fmt: skip
 def test_dvcs_reason_is_the_line_that_says_what_is_wrong(said, reason):
     assert here._reason(said) == reason
-
-
-def test_a_node_with_other_versions_is_refused():
-    here.require_same_versions(here.versions() | {"tensorrt": "11.4"})  # which is not installed here
-    with pytest.raises(EnginewrightError, match=r"this node has torch .*, not 1\.0: set it up"):
-        here.require_same_versions(here.versions() | {"torch": "1.0"})

@@ -63,15 +63,15 @@ def heavy_kinds(root: Path) -> list[Kind]:
 def _fleets() -> tuple[bytes, ...]:
     return (
         (ROOT / "fleet.yaml").read_bytes(),
-        b"cluster: head:6379\ntargets:\n  - {name: here, kind: here, price_per_hour: 0.5}\n"
-        b"  - {name: node, kind: ray, resource: gpu}\n  - {name: far, kind: runner, label: h200}\n",
+        b"cluster: head:6379\ntargets:\n  here: {price_per_hour: 0.5}\n  node: {ray: gpu}\n"
+        b"  far: {ssh: user@board, python: python3.10}\n",
     )
 
 
 def _fleet() -> None:
     from enginewright.targets.file import Fleet
 
-    Fleet.read().only(()).on_runner("h200")
+    Fleet.read().only(())
 
 
 def _answer(measured: bytes) -> bytes:
@@ -144,10 +144,10 @@ def _spared() -> None:
 
 
 def _rescue() -> bytes:
-    from enginewright.precision.records import Rescue, Tried
+    from enginewright.precision.records import Rescue, TriedRescue
 
-    tried = (Tried(names=("equalize",), error=0.1, at_once=0.1),
-             Tried(names=("equalize", "round"), error=None, at_once=None))  # fmt: skip
+    tried = (TriedRescue(names=("equalize",), error=0.1, at_once=0.1),
+             TriedRescue(names=("equalize", "round"), error=None, at_once=None))  # fmt: skip
     found = Rescue(precision="int8", samples=(8, 8), error=0.2, at_once=0.2, tried=tried, kept=("equalize",),
                    enough=0.01)  # fmt: skip
     return found.model_dump_json().encode()

@@ -34,8 +34,9 @@ from enginewright.engine.runtimes.tensorrt import TensorRT
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.measure.benchmark import isolated, measure_engine
-from enginewright.measure.contenders import _compiled, pace_meter, pytorch_contender, require_possible
+from enginewright.measure.contenders import _compiled, pace_meter, pytorch_contender
 from enginewright.measure.records import SAME_PACE, Trace
+from enginewright.pipeline.speed import require_possible
 
 
 def test_an_element_that_is_not_written_is_seen(build):

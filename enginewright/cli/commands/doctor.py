@@ -1,4 +1,4 @@
-"""`enginewright doctor`: check whether `dvc repro` can run here.
+"""`enginewright doctor`: check whether `dvc repro` can run here, or a target over ssh be asked.
 
 The checks of this file use only Python's own library: where packages are missing, nothing else could be imported."""
 
@@ -23,20 +23,22 @@ from enginewright.core.text import first_few
 EXAMPLES = """\
 examples:
   enginewright doctor
+  enginewright doctor --target jetson     a target of fleet.yaml, over ssh
   enginewright doctor --json | jq -r '.findings[] | select(.remedy) | .remedy'
 
-Exits 0 if `dvc repro` can run here, else 1."""
+Exits 0 if `dvc repro` can run here, or the target be asked, else 1."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object: can_run, findings")
+    command.add_argument("--target", metavar="NAME", help="check this target of fleet.yaml instead")
 
 
 def run(chosen: Namespace) -> int:
-    checks = examine()
+    checks = examine(chosen.target)
     can_run = not any(check.state is State.WRONG for check in checks)
     rows = {"can_run": can_run, "findings": [check._asdict() for check in checks]}
-    print(json.dumps(rows, indent=2) if chosen.json else as_text(checks, sys.stdout))
+    print(json.dumps(rows, indent=2) if chosen.json else as_text(checks, sys.stdout, chosen.target))
     return 0 if can_run else 1
 
 
@@ -62,7 +64,11 @@ class Check(NamedTuple):
 COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
 
 
-def examine() -> list[Check]:
+def examine(target: str | None) -> list[Check]:
+    if target:
+        from enginewright.cli.machine_checks import examine_target
+
+        return examine_target(target)
     first = [examine_python(), examine_packages(), examine_project(), examine_git(), examine_disk()]
     if first[1].state is State.WRONG:
         return first
@@ -145,7 +151,7 @@ def examine_disk() -> Check:
     return Check("disk", State.WRONG, found, remedy) if free < NEEDED_GB else Check("disk", State.FINE, found)
 
 
-def as_text(checks: Sequence[Check], stream: TextIO) -> str:
+def as_text(checks: Sequence[Check], stream: TextIO, target: str | None = None) -> str:
     """Write the checks. On a terminal, results are wrapped, but remedies are not: they may be commands to copy."""
     width = max(len(check.topic) for check in checks)
     room = max(20, shutil.get_terminal_size().columns - width - 9) if stream.isatty() else sys.maxsize
@@ -158,5 +164,6 @@ def as_text(checks: Sequence[Check], stream: TextIO) -> str:
         if check.remedy:
             lines.append(f"{'':{width + 9}}-> {check.remedy}")
     wrong = ", ".join(check.topic for check in checks if check.state is State.WRONG)
-    verdict = f"`dvc repro` cannot run here: first fix {wrong}." if wrong else "`dvc repro` can run here."
+    what, done = (target, "be asked") if target else ("`dvc repro`", "run here")
+    verdict = f"{what} cannot {done}: first fix {wrong}." if wrong else f"{what} can {done}."
     return "\n".join([*lines, "", painted(verdict, "bold", stream)])

@@ -21,12 +21,12 @@ examples:
   enginewright fleet --target h200            ask one, and show all
   enginewright fleet --known --latency 2ms    ask none: which is cheapest?
   enginewright fleet --known --budget 0.5     which is quickest for that?
-  enginewright fleet --label l4               answer for this runner of the CI
 
-Targets on nodes of a Ray cluster take the graphs from the DVC remote. Answers
-are kept in history/fleet: commit them. Budgets are for a million images, in
-the currency of price_per_hour. Exits 5 if a target that was asked failed; the
-others are on the page. Exits 1 on an error, or if nothing keeps the limits."""
+Targets elsewhere get the graphs over ssh, and their engines and reports come
+to artifacts/fleet. Answers are kept in history/fleet: commit them. Budgets
+are for a million images, in the currency of price_per_hour. Exits 5 if a
+target that was asked failed; the others are on the page. Exits 1 on an error,
+or if nothing keeps the limits."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
@@ -34,7 +34,6 @@ def add_arguments(command: ArgumentParser) -> None:
     which = command.add_mutually_exclusive_group()
     which.add_argument("--target", action="append", default=[], metavar="NAME", help="ask only this one, or several")
     which.add_argument("--known", action="store_true", help="ask none, and take the answers that there are")
-    which.add_argument("--label", metavar="LABEL", help="answer as the target with this runner's label, make no page")
     limit = "choose the cheapest whose answers take no longer, such as 2ms"
     command.add_argument("--latency", type=milliseconds, metavar="MS", help=limit)
     quickest = "choose the quickest that costs no more"
@@ -50,16 +49,9 @@ def milliseconds(given: str) -> float:
 def run(chosen: Namespace) -> int:
     fleet = Fleet.read(chosen.file)
     asked = fleet.only(tuple(chosen.target))
-    from enginewright.targets.ask import answer_as, ask_fleet, known_answers
+    from enginewright.targets.ask import ask_fleet, known_answers
     from enginewright.targets.page import as_text, render_fleet  # these take a second, and a mistake is told at once
 
-    if chosen.label:
-        target = fleet.on_runner(chosen.label)
-        if target is None:
-            print(f"{chosen.file} has no target on the runner {chosen.label}, so there is nothing to answer")
-            return 0
-        params = Params.read()
-        return 0 if answer_as(target, params, users_code(params)) else FAILED
     failed = []
     if not chosen.known:
         params = Params.read()

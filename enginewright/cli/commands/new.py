@@ -31,14 +31,12 @@ examples:
   enginewright new --model model.onnx --images photos --task segmentation
   enginewright new --name pets --model nets:pets        one more model, in pets
 
-Writes dvc.yaml, params.yaml, a Makefile, data/ and a nightly workflow into the
-folder, and the lines that git and DVC need. What is there already stays, and
-is shown where it differs. Images and weights are copied to data/. How images
-become tensors is read from the model's own configuration, asked at a terminal,
-or guessed; it says which, and which lines of params.yaml to check. Each model
-with a --name has params, reports and a history of its own, and `make all` runs
-all of them. Exits 0, or 1 if the folder cannot be a project; then nothing is
-written."""
+Writes dvc.yaml, params.yaml, a Makefile, a nightly workflow, data/ with copies
+of images and weights, and lines for git and DVC. What is there already stays,
+and is shown where it differs. How images become tensors is read from the
+model's own configuration, asked at a terminal, or guessed; it says which, and
+which lines of params.yaml to check. `make all` runs all models with a --name.
+Exits 0, or 1 if the folder cannot be a project; then nothing is written."""
 QUESTIONS = {
     "model": "model: a name of torchvision, timm:NAME, package.module:factory, or FILE.onnx [resnet18]",
     "weights": "weights: train, pretrained, given, or a file",

@@ -131,6 +131,8 @@ class TensorRTParams(Section):
     """fit layers into the GPU's cache; builds longer"""
     max_aux_streams: int | None = Field(default=None, ge=0, le=64)
     """how many more streams may run layers side by side; 0: none; null: as TensorRT decides"""
+    build_route: str | None = None
+    """choices of the compiler of 11.1 and later, as `trtexec --setBuildRoute` takes them; null: its own"""
     timing_cache: bool = True
     """keep kernel timings for later builds, by GPU, driver and TensorRT, in the user's cache"""
     hardware_compatibility: HardwareCompatibility = "none"
@@ -186,11 +188,6 @@ class BuildParams(Section):
         largest = self.profile.narrowed({"batch": Range(min=batch.min, opt=batch.max, max=batch.max)})
         return self.model_copy(update={"profile": largest})
 
-    @property
-    def with_weights(self) -> "BuildParams":
-        """Return the same for a plan that keeps its weights."""
-        return self.with_option("weights", "inside")
-
     def at_level(self, level: int | None) -> "BuildParams":
         """Return the same at another optimization level of TensorRT, if one is given."""
         return self if level is None else self.with_option("optimization_level", level)
@@ -225,21 +222,24 @@ class InferenceParams(Section):
         return self.model_copy(update={"threads": self.threads or cores})
 
 
-ONNXRUNTIME, EAGER, CUDA_GRAPH, TORCH_TENSORRT = "onnxruntime", "eager", "cuda_graph", "torch_tensorrt"
+ONNXRUNTIME, ON_CPU, EAGER, CUDA_GRAPH = "onnxruntime", "onnxruntime_cpu", "eager", "cuda_graph"
+TORCH_TENSORRT = "torch_tensorrt"
 LAUNCHES = (EAGER, "compile", "max_autotune", CUDA_GRAPH, TORCH_TENSORRT)
 NUMBER_FORMATS = ("fp16", "bf16")
 LAYOUTS = ("channels_last",)
 
 
 def _possible_baseline(name: str) -> str:
-    """Refuse all but `onnxruntime` and words joined by +: at most one for launching, layout and number format each."""
+    """Refuse all but ONNX Runtime and words joined by +: at most one for launching, layout and number format each."""
     words, kinds = name.split("+"), (LAUNCHES, NUMBER_FORMATS, LAYOUTS)
     each_known = all(any(word in kind for kind in kinds) for word in words)
-    if name == ONNXRUNTIME or (each_known and all(sum(word in kind for word in words) <= 1 for kind in kinds)):
+    if name in (ONNXRUNTIME, ON_CPU) or (
+        each_known and all(sum(word in kind for word in words) <= 1 for kind in kinds)
+    ):
         return name
     raise ValueError(
-        f"'{name}' is no baseline: write {ONNXRUNTIME}, or join with + at most one of {', '.join(LAUNCHES)}, "
-        f"one of {', '.join(NUMBER_FORMATS)}, and {', '.join(LAYOUTS)}"
+        f"'{name}' is no baseline: write {ONNXRUNTIME} or {ON_CPU}, or join with + at most one of "
+        f"{', '.join(LAUNCHES)}, one of {', '.join(NUMBER_FORMATS)}, and {', '.join(LAYOUTS)}"
     )
 
 
@@ -255,7 +255,7 @@ class BenchmarkParams(Section):
     baselines: tuple[Baseline, ...] = Field(default=(EAGER,), min_length=1)
     """PyTorch as people use it: eager, compile, max_autotune or cuda_graph (GPU), each also in channels_last (its
     faster memory layout), fp16 or bf16, such as eager+channels_last+fp16; torch_tensorrt (GPU), which is torch.compile
-    with TensorRT; or onnxruntime, which runs the float32 graph"""
+    with TensorRT; or onnxruntime, which runs the float32 graph, also onnxruntime_cpu beside an engine on a GPU"""
     requests: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(default=(1, 2), min_length=1)
     """throughput: how many requests are in flight at once"""
     within_ms: float | None = Field(default=None, gt=0)

@@ -105,7 +105,7 @@ class ImageFiles:
             return first
         return EnginewrightError(
             f"samples.source: {len(broken)} of {len(self)} images cannot be decoded, {first_few(broken)}: remove or "
-            f"convert them. The first: {first}"
+            f"convert them. One of them: {first}"
         )
 
 

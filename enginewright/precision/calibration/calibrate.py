@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -100,22 +99,16 @@ def calibrate_graph(
     return record
 
 
-def ranges_without(
+def ranges_of_parts(
     known: Calibration, graph: onnx.ModelProto, samples: SampleSet, parts: Sequence[NDArray[np.int64]]
 ) -> list[Calibration]:
-    """Return for each part of the samples the ranges by all others, as the methods that all have chosen find them."""
-    fixed, meter, measured = fixed_batch(graph), Meter(graph), []
+    """Return the ranges that each part of the samples reaches, as the methods that all have chosen find them."""
+    fixed, meter, found = fixed_batch(graph), Meter(graph), []
     batch = fixed or batch_in_memory(graph, samples, FEW)
     for part in parts:
         places = samples.places(part, batch, whole=bool(fixed))
-        measured.append(meter.measure((samples.read_at(part[each]) for each in places), known.bins).histograms)
-    found = []
-    for number in range(len(parts)):
-        merged: dict[str, Histogram] = {}
-        for other in deepcopy(measured[:number] + measured[number + 1 :]):  # merging uses them up
-            for name, histogram in other.items():
-                merged.setdefault(name, Histogram(known.bins)).merge(histogram)
-        found.append(_ranges_of(known, with_moved(graph, merged)))
+        measured = meter.measure((samples.read_at(part[each]) for each in places), known.bins).histograms
+        found.append(_ranges_of(known, with_moved(graph, measured)))
     return found
 
 

@@ -141,15 +141,12 @@ class Scale:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             every = max(1, math.ceil((last - first) / MOST_POWERS))
             return [10.0**power for power in range(first, last + 1, every)]
-        first, last = math.ceil(self.low / self._step - 1e-9), math.floor(self.high / self._step + 1e-9)
-        return [number * self._step for number in range(first, last + 1)]
+        step = _nice((self.high - self.low) / MOST_TICKS)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
 
     def tick_label(self, tick: float) -> str:
         return f"10{_superscript(round(math.log10(tick)))}" if self.logarithmic else f"{tick:,.9g}"
-
-    @property
-    def _step(self) -> float:
-        return _nice((self.high - self.low) / MOST_TICKS)
 
 
 def from_zero(values: Iterable[float]) -> Scale:

@@ -13,7 +13,7 @@ from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.calibration import cache, calibrate
 from enginewright.precision.calibration.cache import keep_answers, kept_answers
-from enginewright.precision.calibration.calibrate import calibrate_graph, ranges_without
+from enginewright.precision.calibration.calibrate import calibrate_graph, ranges_of_parts
 from enginewright.precision.dialect import dialect_of
 
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -48,10 +48,10 @@ def test_as_many_are_kept_as_a_search_may_look_at(calibrated, samples, monkeypat
     assert len(kept_answers(calibrated(), samples)["logits"]) == 16  # two batches of eight
 
 
-def test_ranges_without_some_samples_are_what_the_others_reach(calibrated, tiny_onnx, samples):
+def test_the_ranges_of_a_part_are_what_its_samples_reach(calibrated, tiny_onnx, samples):
     ranges, graph = calibrated(), load_graph(tiny_onnx)
-    some, others = np.arange(3), np.arange(3, len(samples))
-    whole, found = ranges_without(ranges, graph, samples, [np.arange(0), some, others])[::2]
+    some = np.arange(3)
+    whole, found = ranges_of_parts(ranges, graph, samples, [np.arange(len(samples)), some])
     assert whole.amax == pytest.approx(ranges.amax, rel=1e-5)
     assert found.amax["input"] == pytest.approx(np.abs(samples.read_at(some)["input"]).max())
     assert found.amax["logits"] < ranges.amax["logits"]

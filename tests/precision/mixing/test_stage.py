@@ -26,7 +26,8 @@ GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
 SHAPES = {"w": (32, 64), "wb": 64, "v": (64, 64), "vb": 64, "u": (64, 32), "ub": 32}
 RECIPE = """
 samples: {source: data/images/points.npz, preprocessing: null, validation: 16, calibration: 64, training: 0}
-weights: {source: pretrained}  # no stage here asks for them
+model: {source: resnet18}  # no stage here asks for it, nor for its weights
+weights: {source: pretrained}
 calibration: {method: max}
 mix: {best: {floating: fp32, seconds: 0.001, traces: null}}
 precisions:
