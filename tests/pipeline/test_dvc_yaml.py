@@ -46,7 +46,6 @@ ALL = "*"
 READERS = (
     "enginewright/cli/commands/bundle.py",
     "enginewright/cli/commands/fleet.py",
-    "enginewright/cli/commands/keep.py",
     "enginewright/cli/commands/upgrade.py",
     "enginewright/cli/machine_checks.py",
     "enginewright/core/params/all.py",
