@@ -276,9 +276,13 @@ def find_spared(trial: LayerTrial, work: Mapping[str, float], journal: Journal, 
         few, enough = (few, step) if step.spent <= AIM else (step, enough)
         # A guess that halves nothing is followed by a half, and that by a guess.
         guesses = not guesses or enough.spared - few.spared <= width / 2
-    number, more = enough.spared, max(1, (len(order) - enough.spared) // REST)
+    least = number = enough.spared
+    more = stride = max(1, (len(order) - number) // REST)
     while not judged(order[:number]).is_promised:
-        number, more = min(len(order), number + more), 2 * more
+        least, number, more = number, min(len(order), number + more), 2 * more
+    while number - least > stride:
+        middle = (least + number) // 2
+        least, number = (least, middle) if judged(order[:middle]).is_promised else (middle, number)
     return SearchAnswer(losses, tuple(path.values()), tuple(order[:number]))
 
 

@@ -13,7 +13,7 @@ from support.wrong_compiler import be_wrong
 from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.params.build import BenchmarkParams, InferenceParams, Profile, Range
 from enginewright.engine.runtimes import describe_machine
-from enginewright.precision.cure import Change
+from enginewright.precision.cure import GraphChange
 from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep, with_island
 from tools.cure.find_cure import Right, Trials, fewest, find_cure, find_cures
 
@@ -70,7 +70,7 @@ def trials(build, tmp_path, monkeypatch):
 
 def found_for(model, trials, folder):
     try:
-        trials.compile(model, Change(), folder)
+        trials.compile(model, GraphChange(), folder)
         engine = folder
     except CompilerError:
         engine = None
@@ -172,10 +172,10 @@ def test_the_fastest_of_several_cures_is_taken(trials, monkeypatch, tmp_path):
 def test_another_spelling_is_that_of_a_pass():
     pooled = "y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (x)"
     model = model_of_text(f"g (float[1,2,8,8] x) => (float[1,2,8,8] y) {{ {pooled} }}")
-    spelled = changed(model, Change(spelling="pad_before_pooling"))
+    spelled = changed(model, GraphChange(spelling="pad_before_pooling"))
     assert [node.op_type for node in spelled.graph.node] == ["Pad", "AveragePool"]
-    assert changed(model, Change(spelling="drop_idle_strides")) is None
-    assert changed(model, Change(spelling="a pass of another version")) is None
+    assert changed(model, GraphChange(spelling="drop_idle_strides")) is None
+    assert changed(model, GraphChange(spelling="a pass of another version")) is None
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])

@@ -188,11 +188,6 @@ class BuildParams(Section):
         largest = self.profile.narrowed({"batch": Range(min=batch.min, opt=batch.max, max=batch.max)})
         return self.model_copy(update={"profile": largest})
 
-    @property
-    def with_weights(self) -> "BuildParams":
-        """Return the same for a plan that keeps its weights."""
-        return self.with_option("weights", "inside")
-
     def at_level(self, level: int | None) -> "BuildParams":
         """Return the same at another optimization level of TensorRT, if one is given."""
         return self if level is None else self.with_option("optimization_level", level)

@@ -117,7 +117,7 @@ class TensorRT(Library):
         self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path
     ) -> tuple[Any, Blueprint, str | None]:
         """Return the plan with its weights if that is smaller: of a tiny network, it had fewer kernels on an H200."""
-        with_weights = replace(blueprint, build=blueprint.build.with_weights)
+        with_weights = replace(blueprint, build=blueprint.build.with_option("weights", "inside"))
         whole = self._plan(onnx, with_weights, folder)
         if whole.nbytes > stripped.nbytes:
             return stripped, blueprint, None

@@ -91,6 +91,15 @@ def test_more_is_spared_until_other_samples_keep_the_thresholds(journal, others,
     assert next(step for step in answer.path if step.spared == len(spared)).at_most <= 1
 
 
+def test_hardly_more_is_spared_than_other_samples_need(journal):
+    """60 of 100 layers must be spared for them, and 37 for those that are seen."""
+    losses = {f"{index:03}": 0.97**index for index in range(100)}
+    seen, others = (math.hypot(*list(losses.values())[count:]) for count in (37, 60))
+    trial = MadeUp(seen / AIM * 1.0001, losses=losses, told=losses, others=seen / AIM / others)
+    answer = find_spared(trial, dict.fromkeys(losses, 0.01), journal, seconds=60)
+    assert 60 <= len(answer.spared) <= 60 + 100 // 16
+
+
 def test_int8_as_it_is_may_be_too_little_for_other_samples_alone(journal):
     answer = find_spared(MadeUp(allowed=0.4, others=2), WORK, journal, seconds=60)
     assert answer.path[0].spent <= AIM < 1 < answer.path[0].at_most
