@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -29,9 +30,8 @@ def executed(tmp_path_factory):
     command = [warm_python() / "python3", "notebooks/run.py", "executed.ipynb"]  # which starts the kernel by its like
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert {path.relative_to(root) for path in root.rglob("*")} - before == {
-        (root / "executed.ipynb").relative_to(root)
-    }
+    after = {path.relative_to(root) for path in root.rglob("*") if "__pycache__" not in path.parts}
+    assert after - before == {Path("executed.ipynb")}
     return nbformat.read(root / "executed.ipynb", as_version=4)
 
 
