@@ -2,7 +2,7 @@
 
     python benchmarks/networks/faults.py                             # the graphs of FAULTS
     python benchmarks/networks/faults.py "pool" densenet121:int8     # those whose names begin so, and a whole network
-    python benchmarks/networks/faults.py --cure                      # what `enginewright cure` finds for OpenVINO
+    python benchmarks/networks/faults.py --cure                      # what `enginewright cure` finds
 
 A whole network (MODEL:PRECISION) is made by the pipeline's stages below `--folder`, without training, and quantized or
 cast without the rewrites that avoid faults: for OpenVINO, or with `--runtime tensorrt_rtx` for NVIDIA's builder. Each
@@ -286,7 +286,7 @@ def run_one(name: str, runtime: str, folder: Path) -> None:
 
 
 def cure_one(name: str) -> None:
-    """Print what cures a fault for OpenVINO as it reads graphs by itself, as a line of JSON."""
+    """Print what cures a fault, as a line of JSON. OpenVINO reads graphs by itself here."""
     import openvino
 
     from enginewright.core.errors import CompilerError
@@ -294,7 +294,7 @@ def cure_one(name: str) -> None:
     from enginewright.core.params.build import Profile, Range
     from enginewright.engine.runtimes import describe_machine
     from enginewright.engine.runtimes import openvino as runtime
-    from enginewright.precision.cure import Change
+    from enginewright.precision.cure import GraphChange
     from tools.cure.find_cure import Trials, find_cure
 
     runtime.read_graph = openvino.Core().read_model  # type: ignore[attr-defined]
@@ -303,17 +303,17 @@ def cure_one(name: str) -> None:
     params, (model, runs) = Params.read(), FAULTS[name][1]()
     largest = max(len(next(iter(run.values()))) for run in runs)
     build = params.build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=largest, max=largest))})
-    machine = describe_machine("openvino")
+    machine = describe_machine(FAULTS[name][0])
     trials = Trials(machine, build, params.inference, lambda *both: both, runs, LIMIT, seconds=300, most=100)
     with tempfile.TemporaryDirectory() as scratch, redirect_stdout(sys.stderr):
         engine, graph = Path(scratch), Path(scratch) / "model.onnx"
         try:
-            trials.compile(model, Change(), engine)
+            trials.compile(model, GraphChange(), engine)
             built = engine
         except CompilerError:
             built = None
         trials.builds, trials.started = 0, time.monotonic()
-        cure = find_cure("int8", built, graph, trials, params.benchmark)
+        cure = None if built and not trials.runs_here else find_cure(name, built, graph, trials, params.benchmark)
     seconds = round(time.monotonic() - trials.started, 1)
     print(json.dumps({"fault": name, "seconds": seconds, "cure": cure and cure.model_dump(mode="json")}))
 
@@ -332,9 +332,7 @@ def main() -> None:
         return run_one(options.names[0], options.runtime, (options.folder or Path()).absolute())
     wanted = [fault for fault in FAULTS if not options.names or any(map(fault.startswith, options.names))]
     wanted += [name for name in options.names if ":" in name]
-    if options.cure:
-        wanted = [name for name in wanted if FAULTS[name][0] == "openvino"]
-    else:
+    if not options.cure:
         print("| fault | compiler | nodes | left | seconds |\n|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for name in wanted:

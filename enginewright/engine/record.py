@@ -14,7 +14,7 @@ from enginewright.core.files import ENGINES, Record, sha256, sha256_of
 from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams, Profile
 from enginewright.core.params.model import NO_SCORES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
-from enginewright.core.text import file_size
+from enginewright.core.text import file_size, first_few
 from enginewright.data.sample_set import PreparedTexts
 from enginewright.engine.machine import FoundHere, Target
 from enginewright.graph.files import graph_sha256
@@ -96,7 +96,7 @@ class Tuning(FoundHere):
         at = ", ".join(f"{times.middle:.2f} at batch {batch}" for batch, times in self.at_batch.items())
         brings = f"{kept} make it {self.times.in_figures()} times as fast ({at})" if self.times else "nothing was kept"
         rest = "; ".join(each.in_words() for each in self.tried if not each.kept)
-        short = f"; no time was left for {', '.join(self.not_tried)}" if self.not_tried else ""
+        short = f"; no time was left for {first_few(self.not_tried)}" if self.not_tried else ""
         not_kept = f"; not kept: {rest}" if rest else ""
         return f"{brings}, found by {self.found_with} in {self.seconds:.0f} s{not_kept}{short}"
 

@@ -20,7 +20,7 @@ from enginewright.data.sample_set import TOKENIZER, SampleSet
 from enginewright.data.texts import TextReader
 from enginewright.measure.agreement import answers_by_chance, metric_of
 from enginewright.tasks.classification import Classification
-from enginewright.tasks.task import TOP_BESIDE, Task
+from enginewright.tasks.task import Task, answer_at
 
 MOST = 3
 LONGEST = 192  # pixels of a drawn side
@@ -82,10 +82,7 @@ def _draw(
     task: Task, samples: SampleSet, how: Preprocessing, outputs: tuple[Outputs, Outputs], place: int
 ) -> tuple[Image.Image, str, str]:
     """Draw the two answers for an image beside each other, and return them as lines, too."""
-    one, other = (
-        next(iter(task.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE)))
-        for each in outputs
-    )
+    one, other = (answer_at(task, each, place) for each in outputs)
     image = as_image(samples.pixels_at(place), how)
     as_seen = how.model_copy(update={"resize": how.crop, "resize_mode": "stretch"})
     left, right = (task.draw(image, task.in_image(each, as_seen, image.size)) for each in (one, other))

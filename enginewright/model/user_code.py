@@ -29,17 +29,16 @@ USER_ERRORS = (Exception, SystemExit)  # the user's code may also leave by sys.e
 def users_code(params: Params) -> dict[str, dict[str, str]]:
     """Return the hashes of the user's own code: of the model, with the files that its arguments name, and the task."""
     model, task = params.model, params.task
-    # A task is derived from a class of Enginewright, whose files are those of the stages.
-    own = {} if task in TASKS else watched_files(task, "task", without=("enginewright",))
     return {
         "model": fingerprint(model.source) | files_named_in(model.arguments) if model.is_factory else {},
-        "task": {name: sha256(file) for name, file in sorted(own.items())},
+        # A task is derived from a class of Enginewright, whose files are those of the stages.
+        "task": {} if task in TASKS else fingerprint(task, "task", without=("enginewright",)),
     }
 
 
-def fingerprint(source: str) -> dict[str, str]:
+def fingerprint(source: str, parameter: str = "model.source", without: Sequence[str] = ()) -> dict[str, str]:
     """Return the hashes of all Python files that `package.module:factory` may use, so that new code means a new run."""
-    return {name: sha256(file) for name, file in sorted(watched_files(source).items())}
+    return {name: sha256(file) for name, file in sorted(watched_files(source, parameter, without).items())}
 
 
 def files_named_in(arguments: object) -> dict[str, str]:

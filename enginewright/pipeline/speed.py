@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from enginewright.core.errors import EnginewrightError
@@ -67,7 +66,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
     record, here = read_engine(paths.engine), Machine.read(paths.machine)
     asked, inference = with_tuned_batches(params.benchmark, record.build), params.inference.on(here.cores)
     require_possible(asked.baselines, here.device)
-    pytorch, pace = _pytorch(inference.threads), _pace_meter(here.device, inference.threads)
+    pytorch, pace_meter = _open_pytorch(inference.threads)
     samples = SampleSet.open(paths.validation).tuned(record.build)
     with whole_node(f"benchmark, {precision}", params.cluster), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
@@ -83,6 +82,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
         with ExitStack() as opened:
             first = samples.cycled(asked.batches[0])
             contenders = _contenders(opened, paths, here, inference, asked.baselines, first)
+            pace = pace_meter(here.device, inference.threads)
             watches: list[AbstractContextManager[object]] = [contention_watch, *([sampler] if sampler else [])]
             race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
             sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
@@ -101,7 +101,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
             peak_memory=peak_memory,
             isolated_compute=alone.compute,
             gpu=sampler.conditions() if sampler else None,
-            pytorch=pytorch.__version__ if pytorch else "",
+            pytorch=pytorch,
             sizes=sizes,
             within=search_within(answers, here.runtime == "openvino", open_for, samples, asked),
         )
@@ -125,23 +125,16 @@ def _write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
 
-def _pytorch(threads: int) -> ModuleType | None:
-    """Return PyTorch, which then takes so many threads, or None where it is not installed."""
+def _open_pytorch(threads: int) -> tuple[str, Callable[[str, int], Callable[[], float]]]:
+    """Give PyTorch so many threads, if it is installed. Return its version, and what makes a meter of the pace."""
     if find_spec("torch") is None:
-        return None
+        return "", lambda device, threads: pace_of_numpy
     import torch
 
-    torch.set_num_threads(threads)
-    return torch
-
-
-def _pace_meter(device: str, threads: int) -> Callable[[], float]:
-    """Return what reads the machine pace, as contenders.py has it."""
-    if find_spec("torch") is None:
-        return pace_of_numpy
     from enginewright.measure.contenders import pace_meter
 
-    return pace_meter(device, threads)
+    torch.set_num_threads(threads)
+    return torch.__version__, pace_meter
 
 
 def _load_model(weights: Path) -> Any:
@@ -254,7 +247,7 @@ def race(params: Params, paths: RacePaths) -> None:
     what it needs, and a precision that was dropped must not make this stage run again."""
     here = Machine.read(paths.machine)
     inference = params.inference.on(here.cores)
-    _pytorch(inference.threads)
+    _open_pytorch(inference.threads)
     found = {name: read_engine(paths.engines / name) for name in PRECISIONS if (paths.engines / name / RECORD).exists()}
     records = {name: record for name, record in found.items() if not differences(record.target, here)}
     record = next(iter(records.values()))

@@ -7,7 +7,7 @@ from enginewright.engine.machine import FoundHere
 CURE, UNCURED = "cure.json", "uncured.onnx"  # beside a graph that is cured
 
 
-class Change(Record):
+class GraphChange(Record):
     """Another spelling, another optimization level of TensorRT, or an island; if it has none of them, another build."""
 
     spelling: str | None = None  # the name of a pass
@@ -23,9 +23,9 @@ class Change(Record):
 
 
 class Remedy(Record):
-    change: Change
+    change: GraphChange
     operations: tuple[str, ...]  # the types of the nodes
-    error: float  # of the engine beside its graph
+    error: float | None  # of the engine beside its graph; None, too, if it was built where it does not run
     milliseconds: float | None
     speed: tuple[float, float, float] | None  # where the uncured engine's is 1: the middle, low and high
 
@@ -45,7 +45,7 @@ class Cure(FoundHere):
     builds: int
 
     @property
-    def change(self) -> Change:
+    def change(self) -> GraphChange:
         return self.remedies[0].change
 
     def in_words(self) -> str:
@@ -56,8 +56,10 @@ class Cure(FoundHere):
         if best.speed:
             price = f"; at batch {self.batch} it takes {best.milliseconds:.3f} ms for {self.milliseconds:.3f}, "
             price += "{:.3f} ({:.3f} to {:.3f}) times the speed".format(*best.speed)
-        price += "".join(f"; {each.in_words()} takes {each.milliseconds:.3f} ms" for each in others)
-        right = f"with {best.in_words()} it differs by {best.error:.2g}{price}"
+        timed = [each for each in others if each.milliseconds]
+        price += "".join(f"; {each.in_words()} takes {each.milliseconds:.3f} ms" for each in timed)
+        does = "is built" if best.error is None else f"differs by {best.error:.2g}"
+        right = f"with {best.in_words()} it {does}{price}"
         return f"by {self.found_with} it {wrong}, and {right}; found in {counted(self.builds, 'build')}"
 
 

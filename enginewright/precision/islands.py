@@ -6,18 +6,19 @@ import onnx
 from onnx import TensorProto, helper
 
 from enginewright.graph.data_apart import bodies_of
-from enginewright.graph.passes import apply_passes, changed_by
+from enginewright.graph.passes import apply_passes, changed_by, lower_case_equations
 from enginewright.graph.passes.find import remove_unused
 from enginewright.graph.shapes import shapes_of
-from enginewright.precision.cure import Change
+from enginewright.precision.cure import GraphChange
 from enginewright.precision.in_dialect import REWRITES, UNKNOWN
 
-SPELLINGS = {each.__name__: each for each in (*(each for few in REWRITES.values() for each in few), *UNKNOWN.values())}
+PASSES = lower_case_equations, *(each for few in REWRITES.values() for each in few), *UNKNOWN.values()
+SPELLINGS = {each.__name__: each for each in PASSES}
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 NO_LAYERS = {"QuantizeLinear", "DequantizeLinear", "Cast"}
 
 
-def changed(model: onnx.ModelProto, change: Change) -> onnx.ModelProto | None:
+def changed(model: onnx.ModelProto, change: GraphChange) -> onnx.ModelProto | None:
     """Return the graph with a change, or None where there is nothing to change, or not all of the nodes."""
     if change.spelling:
         return changed_by(model, SPELLINGS[change.spelling]) if change.spelling in SPELLINGS else None

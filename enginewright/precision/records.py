@@ -18,7 +18,7 @@ AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 Assignment = tuple[PrecisionName, ...]  # the type of each block
 
 
-class Tried(Record):
+class TriedRescue(Record):
     names: tuple[RescueName, ...]  # one after the other
     error: float | None  # the relative error of the outputs; None if there is nothing in the graph to change
     at_once: float | None  # the same of all samples at once, which those with the largest outputs decide
@@ -32,7 +32,7 @@ class Rescue(Record):
     samples: tuple[int, int]  # those that rescues were fitted to, and those that confirm them
     error: float  # of the outputs as calibrated, relative to their size: the mean over samples
     at_once: float  # the same of all samples at once
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedRescue, ...]
     kept: tuple[RescueName, ...]
     spared: tuple[str, ...] = ()  # the layers that stay in floating point, if `spare` is kept
     enough: float | None  # the error below which only what is quick was tried, or None if all was asked for by name

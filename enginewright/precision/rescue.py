@@ -23,7 +23,7 @@ from enginewright.precision.equalize import equalize
 from enginewright.precision.floats import shares_of_work
 from enginewright.precision.in_dialect import Ingredients, for_compiler, quantize_in_dialect, value_ranges
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes
-from enginewright.precision.records import Rescue, Tried
+from enginewright.precision.records import Rescue, TriedRescue
 from enginewright.precision.round_weights import round_weights
 
 FITTED, CONFIRMED = 32, 64  # the most samples to round weights by, and those that must confirm a rescue
@@ -113,7 +113,7 @@ def find_rescues(
                 "to change: remove it"
             )
         after = None if changed is None else trial.loss(write(changed))
-        tried.append(Tried(names=names, error=after and after.mean, at_once=after and after.at_once))
+        tried.append(TriedRescue(names=names, error=after and after.mean, at_once=after and after.at_once))
         # Samples gain on the whole, and those with the largest outputs do not pay for it.
         if after and after.mean < (1 - MARGIN) * least.mean and after.at_once < (1 + MARGIN) * least.at_once:
             best, kept, least = changed or best, names, after

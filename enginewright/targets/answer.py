@@ -48,7 +48,6 @@ class Measured(Record):
     metric: str = ""
     result: Result | None = None
     relative_error: float | None = None
-    energy: object = None  # told by earlier versions
 
 
 class Answer(Record):

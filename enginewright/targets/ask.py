@@ -1,35 +1,34 @@
-"""Ask all targets of a fleet, keep what they answer, and read it again for the page. Each node of a Ray cluster is one
-target's alone from its first build to its last race."""
+"""Ask all targets of a fleet, keep what they answer, and read it again for the page."""
 
 import io
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from platformdirs import user_cache_path
 from ruamel.yaml import YAML
 
 from enginewright.core.errors import EnginewrightError, sentence_of
 from enginewright.core.files import ARTIFACTS, ENGINES, LOCK, REPORTS, new_folder, sha256_of
-from enginewright.core.installing import revision
+from enginewright.core.installing import NAME, revision
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ON_CPU, ONNXRUNTIME, ClusterParams
 from enginewright.core.params.section import PARAMS_FILE
-from enginewright.core.process import TARGET
-from enginewright.targets import node
+from enginewright.core.process import TARGET, how_it_ended
+from enginewright.core.text import last_line
 from enginewright.targets.answer import NOT_YET, Answer, Answers, UsersCode
 from enginewright.targets.file import FLEET, Fleet, Target
-from enginewright.targets.here import SHARED, answer_here, dvc, versions
+from enginewright.targets.here import SHARED, answer_here, dvc
 from enginewright.targets.ray_cluster import RayCluster, connected
 from enginewright.targets.ssh import describe, made_ready, reached
-
-DIRTY = "targets get the last commit, and files differ from it: commit them first (`git status`)"
 
 
 def ask_fleet(fleet: Fleet, params: Params, users_code: UsersCode) -> list[str]:
@@ -73,29 +72,32 @@ def _how_to_ask(target: Target) -> str:
 
 def _asked(fleet: Fleet, params: Params) -> Iterator[Answer]:
     """Yield the answers, and without figures those of targets that failed."""
-    commit, model = revision(), params.model.source
-    on_nodes, devices = ([target for target in fleet.targets if getattr(target, way)] for way in ("ray", "ssh"))
-    why_not = refused(on_nodes, fleet.cluster, commit) if on_nodes and fleet.cluster else {}
+    commit, elsewhere = revision(), [target for target in fleet.targets if target.ray or target.ssh]
+
+    def failing(targets: Sequence[Target], why: str) -> Iterator[Answer]:
+        yield from (Answer(target=target.name, model=params.model.source, failed=why) for target in targets)
+
     if commit.endswith("-dirty"):
-        why_not |= dict.fromkeys((target.name for target in devices), DIRTY)
-    for name, why in why_not.items():
-        yield Answer(target=name, model=model, failed=why)
+        yield from failing(elsewhere, "it gets the last commit, and files differ from it: commit first (`git status`)")
+        elsewhere = []
     for target in fleet.targets:
         if not target.ray and not target.ssh:
             yield _try_here(target, commit, params)
-    on_nodes, devices = ([target for target in each if target.name not in why_not] for each in (on_nodes, devices))
-    with ThreadPoolExecutor() as pool:
-        try:
-            sent = _packed(commit) if devices else None
-            asked = [pool.submit(ask_device, target, params, sent) for target in devices if sent]
-        except EnginewrightError as error:
-            asked = []
-            yield from (Answer(target=target.name, model=model, failed=str(error)) for target in devices)
-        if on_nodes and fleet.cluster:
-            for target, answer in ask_nodes(on_nodes, fleet.cluster, commit):
-                yield Answer(target=target.name, model=model, failed=answer) if isinstance(answer, str) else answer
-        for done in as_completed(asked):
-            yield done.result()
+    try:
+        copy = _packed(commit) if elsewhere else None
+    except EnginewrightError as error:
+        yield from failing(elsewhere, str(error))
+        return
+    with ExitStack() as opened:
+        if fleet.cluster and (on_nodes := [target for target in elsewhere if target.ray]):
+            try:
+                opened.enter_context(connected(ClusterParams(address=fleet.cluster)))
+            except EnginewrightError as error:
+                yield from failing(on_nodes, str(error).replace("cluster.address", f"the cluster in {FLEET}"))
+                elsewhere = [target for target in elsewhere if not target.ray]
+        pool = opened.enter_context(ThreadPoolExecutor())
+        asked = [pool.submit(ask_elsewhere, target, fleet.cluster, params, copy) for target in elsewhere if copy]
+        yield from (done.result() for done in as_completed(asked))
 
 
 def _try_here(target: Target, commit: str, params: Params) -> Answer:
@@ -107,35 +109,71 @@ def _try_here(target: Target, commit: str, params: Params) -> Answer:
         raise
 
 
-# Targets that ssh reaches.
+# Ask a target elsewhere: in a copy of the project here, whose stages of engines run there.
 
 
-def ask_device(target: Target, params: Params, sent: node.Sent) -> Answer:
-    """Run the pipeline in a copy of the project here, whose stages of engines run on the target."""
+class Copy(NamedTuple):
+    """A commit, as it is laid out for each target in a folder of its own."""
+
+    name: str
+    revision: str
+    commit: bytes  # an archive of the whole repository
+    within: str  # where the project is in it
+    files: Mapping[str, bytes]  # of the project, which differ from the commit
+
+    def lay_out(self, root: Path) -> Path:
+        """Return the project's folder. What was made for it is in the cache of this project."""
+        shutil.rmtree(root, ignore_errors=True)
+        with tarfile.open(fileobj=io.BytesIO(self.commit)) as archive:
+            archive.extractall(root, filter="tar")
+        for name, content in self.files.items():
+            (root / self.within / name).write_bytes(content)
+        subprocess.run(["git", "init", "--quiet", str(root)], check=True, capture_output=True)
+        return root / self.within
+
+
+def ask_elsewhere(target: Target, cluster: str | None, params: Params, copy: Copy) -> Answer:
     try:
-        with reached(target) as (device, looked):
+        with _held(target, cluster) as held, reached(held) as (device, looked):
             _say(f"{target.name}: {looked.in_words}")
-            device = made_ready(device, looked, sent.name)
+            device = made_ready(device, looked, copy.name)
             machine, of_onnxruntime = describe(device, params.runtime)
             baseline = ONNXRUNTIME if of_onnxruntime == machine.device else ON_CPU
-            _say(f"{target.name}: {machine.in_words()}")
-            its_own = sent._replace(
-                name=f"{sent.name}/{target.name}",
-                arguments=(target.name, *sent.arguments),
-                files={**sent.files, PARAMS_FILE.name: _params_for_targets(baseline), **_same_cache()},
-                environment={TARGET: device.model_dump_json()},
-            )
-            _, answer, failure = node.run_on_node(its_own)
-        if failure:
-            raise EnginewrightError(failure)
+            root = user_cache_path(NAME) / "fleet" / copy.name / target.name
+            files = {**copy.files, PARAMS_FILE.name: _params_with(baseline), **_same_cache()}
+            project, log = copy._replace(files=files).lay_out(root), root / "fleet.log"
+            _say(f"{target.name}: {machine.in_words()}; more in {log}")
+            program = [sys.executable, "-m", "enginewright.targets.here", target.name, copy.revision, "answer.json"]
+            environment = os.environ | {"PYTHONPATH": str(project), TARGET: device.model_dump_json()}
+            with log.open("w", encoding="utf-8") as file:
+                done = subprocess.run(program, cwd=project, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        if done.returncode:
+            last = last_line(log.read_text(encoding="utf-8", errors="replace")) or how_it_ended(-done.returncode)
+            raise EnginewrightError(f"{last} (more in {log})")
         for folder in (ENGINES, REPORTS):
             with new_folder(ARTIFACTS / "fleet" / target.name / folder.name) as unfinished:
-                shutil.copytree(its_own.project / folder, unfinished, dirs_exist_ok=True)
-        return Answer.parse(answer.encode(), f"the answer of {target.name}")
+                shutil.copytree(project / folder, unfinished, dirs_exist_ok=True)
+        return Answer.parse((project / "answer.json").read_bytes(), f"the answer of {target.name}")
     except Exception as error:
         if sentence := sentence_of(error):
             return Answer(target=target.name, model=params.model.source, failed=sentence)
         raise
+
+
+@contextmanager
+def _held(target: Target, address: str | None) -> Iterator[Target]:
+    """Find the node of a Ray cluster that has the resource, the first one by its address, and let no other work of the
+    cluster run there. It is reached by ssh, too."""
+    if not target.ray:
+        yield target
+        return
+    import ray
+
+    cluster = RayCluster(ray, ClusterParams(address=address, resource=target.ray))
+    cluster.require_nodes()
+    node = min(cluster.nodes(), key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
+    with cluster.whole_node(target.name, node):
+        yield target.model_copy(update={"ssh": target.ssh or node["NodeManagerAddress"]})
 
 
 def _same_cache() -> dict[str, bytes]:
@@ -146,92 +184,7 @@ def _same_cache() -> dict[str, bytes]:
     return {os.path.relpath(home / ".dvc" / "config.local"): setting.encode()}
 
 
-# Nodes of a Ray cluster.
-
-
-def refused(targets: Sequence[Target], address: str, commit: str) -> dict[str, str]:
-    """Say of which targets it is clear, before minutes of work, that they cannot be asked, and why."""
-    if commit.endswith("-dirty"):
-        return {target.name: DIRTY for target in targets}
-    found = {}
-    try:
-        with connected(ClusterParams(address=address)):
-            for target in targets:
-                try:
-                    _node_for(target, address)
-                except EnginewrightError as error:
-                    found[target.name] = str(error)
-    except EnginewrightError as error:
-        return {target.name: _of_cluster(error) for target in targets}
-    return found
-
-
-def ask_nodes(targets: Sequence[Target], address: str, commit: str) -> Iterator[tuple[Target, Answer | str]]:
-    """Yield what each target answers, or why it does not. What hinders all, such as no remote, is every one's."""
-    try:
-        sent = _packed(commit)
-        dvc("push", "--with-deps", *SHARED)
-        with connected(ClusterParams(address=address)):
-            yield from _answers(targets, address, sent)
-    except EnginewrightError as error:
-        yield from ((target, _of_cluster(error)) for target in targets)
-
-
-def _of_cluster(error: EnginewrightError) -> str:
-    return str(error).replace("cluster.address", f"the cluster in {FLEET}")
-
-
-def _answers(targets: Sequence[Target], address: str, sent: node.Sent) -> Iterator[tuple[Target, Answer | str]]:
-    import ray
-
-    ray.cloudpickle.register_pickle_by_value(node)
-    task, waiting = ray.remote(node.run_on_node), {}
-    for target in targets:
-        try:
-            where = _node_for(target, address)
-        except EnginewrightError as error:
-            yield target, str(error)
-            continue
-        held, address_of_node = where["Resources"], where["NodeManagerAddress"]
-        _say(f"{target.name} takes the whole node {address_of_node}, {held['CPU']:g} cores, as soon as it is free")
-        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(where["NodeID"], soft=False)
-        whole = task.options(
-            num_cpus=held["CPU"], num_gpus=held.get("GPU", 0), scheduling_strategy=strategy, max_retries=0
-        )
-        its_own = sent._replace(name=f"{sent.name}/{target.name}", arguments=(target.name, *sent.arguments))
-        waiting[whole.remote(its_own)] = target
-    try:
-        while waiting:
-            (done,), _ = ray.wait(list(waiting))
-            yield waiting.pop(done), _answer(done)
-    finally:
-        for left in waiting:
-            ray.cancel(left, force=True)
-
-
-def _node_for(target: Target, address: str) -> dict[str, Any]:
-    """Return the first node with the resource, by address: so it is the same one each time."""
-    import ray
-
-    cluster = RayCluster(ray, ClusterParams(address=address, resource=target.ray))
-    cluster.require_nodes()
-    return min(cluster.nodes(), key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
-
-
-def _answer(reference: Any) -> Answer | str:
-    import ray
-
-    try:
-        name, answer, failure = ray.get(reference)
-        return failure or Answer.parse(answer.encode(), f"the answer of {name}")
-    except EnginewrightError as error:  # it is this target's alone
-        return str(error)
-    except ray.exceptions.RayError as error:
-        last = (str(error).strip().splitlines() or ["it gives no reason"])[-1]
-        return f"the node was lost, or cannot do it: {type(error).__name__}: {last}"
-
-
-def _packed(commit: str) -> node.Sent:
+def _packed(commit: str) -> Copy:
     """Make what serves any machine, and return the last commit with the locks that tell of it."""
     if unknown := _git("ls-files", "--others", "--exclude-standard", str(Path("data").resolve())).decode().splitlines():
         raise EnginewrightError(
@@ -242,18 +195,16 @@ def _packed(commit: str) -> node.Sent:
     within = _git("rev-parse", "--show-prefix").decode().strip()
     name = f"{root.name}-{sha256_of([socket.gethostname(), str(Path.cwd())])[:8]}"
     locks = {str(lock): lock.read_bytes() for lock in (LOCK, "machine" / LOCK)}  # they may be newer than the commit
-    files = {PARAMS_FILE.name: _params_for_targets()} | locks
-    return node.Sent(name, _git("-C", str(root), "archive", "HEAD"), within, files, (commit, json.dumps(versions())))
+    return Copy(name, commit, _git("-C", str(root), "archive", "HEAD"), within, locks)
 
 
-def _params_for_targets(baseline: str | None = None) -> bytes:
-    """Return params.yaml so that the stages of a target stay on it, and race this baseline, if one is given."""
+def _params_with(baseline: str) -> bytes:
+    """Return params.yaml so that the stages of a target stay on it, and race this baseline."""
     yaml, written = YAML(), io.BytesIO()
     params = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
     if params.get("cluster"):
         params["cluster"]["address"] = None
-    if baseline:
-        params.setdefault("benchmark", {})["baselines"] = [baseline]
+    params.setdefault("benchmark", {})["baselines"] = [baseline]
     yaml.dump(params, written)
     return written.getvalue()
 

@@ -20,19 +20,14 @@ class _Entry(BaseModel):
 
 
 class Target(_Entry):
-    """The machine that `enginewright fleet` runs on, or a node of a Ray cluster, or a machine that ssh reaches."""
+    """The machine that `enginewright fleet` runs on, or one that ssh reaches, perhaps as a node of a Ray cluster, which
+    then says its address and keeps it free."""
 
     name: Name
     ray: str | None = Field(default=None, min_length=1)  # the resource that the node was started with
     ssh: str | None = Field(default=None, pattern=r"^[^-\s]\S*$")  # as the command takes it: no option of it
     python: str = Field(default="python3", pattern=r"^[\w./+~-]+$")  # the command there: 3.10 or later
     price_per_hour: float | None = Field(default=None, gt=0)  # in any currency, the same for all
-
-    @model_validator(mode="after")
-    def _is_reached_in_one_way(self) -> Self:
-        if self.ray and self.ssh:
-            raise ValueError(f"targets.{self.name} has ray and ssh: name one")
-        return self
 
 
 class Fleet(_Entry):

@@ -1,11 +1,9 @@
-"""Build, validate and race on this machine, and answer. A node of a cluster runs this as a program, in the files that
-were sent to it, and this machine for a target that ssh reaches, on which its stages of engines then run."""
+"""Build, validate and race on this machine, and answer. For a target elsewhere, this is run as a program, in a copy of
+the project whose stages of engines run there."""
 
-import json
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,12 +16,10 @@ from enginewright.measure.records import Verdict
 from enginewright.report.evidence import Evidence, EvidencePaths, gather_findings, known_p99
 from enginewright.report.verdict import caveats, verdict_on
 from enginewright.targets.answer import Answer, Measured, Speed
-from enginewright.targets.ray_task import this_node
 from enginewright.targets.ssh import target_of_stages
 
 SHARED = ("convert", "reference")  # with what they depend on: all that serves any machine
 ERROR = "ERROR: "  # of DVC, which says so of a stage after the stage has said why
-NO_REMOTE = "there is no DVC remote, from which nodes take the graphs: `dvc remote add --default NAME URL`"
 
 
 def answer_here(target: str, revision: str, params: Params) -> Answer:
@@ -90,37 +86,15 @@ def _reason(said: list[str]) -> str:
     place = next((number for number, line in enumerate(lines) if line.startswith(ERROR)), len(lines) - 1)
     if not lines:
         return "it gives no reason"
-    if "no remote specified" in lines[place]:
-        return NO_REMOTE
     by_stage = place and lines[place].startswith(f"{ERROR}failed to reproduce")
     return lines[place - 1 if by_stage else place].removeprefix(ERROR)
 
 
-def versions() -> dict[str, str]:
-    """Return what a node must have as the machine that asks: what it would make graphs and outputs with. Its processor
-    may be another one, and the code is sent to it."""
-    return {name: version for name, version in this_node().items() if name not in ("Enginewright", "the processor")}
-
-
-def require_same_versions(asking: Mapping[str, str]) -> None:
-    """Refuse to answer with other versions: engines of another graph would stand on the same page. A library that only
-    one of the two has, such as TensorRT, makes no graphs."""
-    here = versions()
-    if unlike := [
-        f"{name} {here[name]}, not {asked}" for name, asked in asking.items() if here.get(name, asked) != asked
-    ]:
-        raise EnginewrightError(f"this node has {'; '.join(unlike)}: set it up from the same requirements.lock")
-
-
 def main() -> None:
     end_with_parent()
-    target, revision, asking, answer = sys.argv[1:]  # as node.py gives them
+    target, revision, answer = sys.argv[1:]
     with errors_in_words():
-        if target_of_stages():  # what it is made of is in the cache here
-            dvc("checkout", "--allow-missing")
-        else:
-            require_same_versions(json.loads(asking))
-            dvc("pull", "--with-deps", *SHARED)
+        dvc("checkout", "--allow-missing")  # what serves any machine is in the cache
         answer_here(target, revision, Params.read()).write(Path(answer))
 
 

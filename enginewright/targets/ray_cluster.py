@@ -144,20 +144,23 @@ class RayCluster:
                         self._clean_up(job)
 
     @contextmanager
-    def whole_node(self, who: str) -> Iterator[None]:
-        """Wait until no part is done on this machine, and let none begin here, so that timings are true."""
+    def whole_node(self, who: str, node: dict[str, Any] | None = None) -> Iterator[None]:
+        """Wait until no part is done on this machine, or on another node, and let none begin there, so that timings are
+        true."""
         here = self._ray.get_runtime_context().get_node_id()
-        (node,) = (each for each in self.alive() if each["NodeID"] == here)
+        node = node or next(each for each in self.alive() if each["NodeID"] == here)
         if not (cores := node["Resources"].get("CPU", 0)):  # no parts are done here at all
             yield
             return
         bundle = {"CPU": cores, f"node:{node['NodeManagerAddress']}": 0.001}
-        held = self._ray.util.placement_group([bundle], strategy="STRICT_PACK", _soft_target_node_id=here)
+        held = self._ray.util.placement_group([bundle], strategy="STRICT_PACK", _soft_target_node_id=node["NodeID"])
         try:
             if not held.wait(SECONDS_UNTIL_TOLD):
                 print(f"{who} waits until the cluster's work on this node has ended", file=sys.stderr, flush=True)
                 self._ray.get(held.ready())
-            print(f"{who} has the whole node {node['NodeManagerAddress']}, {cores:g} cores")
+            print(
+                f"{who} has the whole node {node['NodeManagerAddress']}, {cores:g} cores", file=sys.stderr, flush=True
+            )
             yield
         finally:
             self._ray.util.remove_placement_group(held)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from packaging.requirements import Requirement
@@ -20,7 +21,7 @@ from packaging.utils import canonicalize_name
 from platformdirs import user_cache_path
 
 from enginewright.core.errors import EnginewrightError, errors_in_words
-from enginewright.core.files import ARTIFACTS, Record, new_folder, scratch_folder, sha256_of
+from enginewright.core.files import ARTIFACTS, Record, new_folder, sha256_of
 from enginewright.core.installing import NAME, ROOT, how_to_install
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.process import TARGET
@@ -33,7 +34,7 @@ OPTIONS = (
     "ControlPersist=60",
 )  # fmt: skip
 BROKEN, NOT_FOUND = (255, 10, 12, 30, 35), (126, 127)  # exit codes of ssh and rsync, and of a shell
-SECONDS_TO_COME_BACK, SECONDS_BETWEEN_TRIES = 90.0, 3.0
+TRIES, SECONDS_BETWEEN_TRIES = 20, 3.0
 FULL = "No space left on device"
 Found = TypeVar("Found")
 
@@ -103,18 +104,15 @@ class Device(Record):
 
     def again(self, work: Callable[[], Found]) -> Found:
         """Do something, and once more where the connection breaks, as soon as there is one."""
-        broke = None
-        while True:
-            began = time.monotonic()
+        why = ""
+        for _ in range(TRIES):
             try:
                 return work()
             except _BrokenError as error:
-                now = time.monotonic()
-                broke = now if broke is None or now - began > SECONDS_TO_COME_BACK else broke  # it had held for a while
-                if now - broke > SECONDS_TO_COME_BACK:
-                    raise EnginewrightError(f"{self.ssh} is gone: {error}; ask again to go on where it was") from None
-                print(f"{self.name}: {error}; connecting again", file=sys.stderr, flush=True)
+                why = str(error)
+                print(f"{self.name}: {why}; connecting again", file=sys.stderr, flush=True)
                 time.sleep(SECONDS_BETWEEN_TRIES)
+        raise EnginewrightError(f"{self.ssh} is gone: {why}; ask again to go on where it was")
 
     def close(self) -> None:
         subprocess.run([*self._ssh(), "-O", "exit", self.ssh], capture_output=True)
@@ -180,7 +178,7 @@ class Looked(Record):
 def reached(target: Target) -> Iterator[tuple[Device, Looked]]:
     """Connect and look. Disconnect at the end."""
     assert target.ssh, "the caller looked"
-    with scratch_folder() as scratch:
+    with TemporaryDirectory(prefix="enginewright-", dir="/tmp") as scratch:  # a socket's path has 108 letters at most
         device = Device(name=target.name, ssh=target.ssh, python=target.python, control=f"{scratch}/ssh")
         try:
             looked = Looked.parse(device.run(f"{target.python} -", LOOK).encode(), f"what {target.ssh} says of itself")

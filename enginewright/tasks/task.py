@@ -127,11 +127,7 @@ class Task(Protocol):
     def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
         """Return the answers of PyTorch and of the engine for one text of many, for people. `words` returns what the
         text at a place says."""
-        one, other = (
-            next(self.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE))
-            for each in (reference, got)
-        )
-        return one.text, other.text
+        return answer_at(self, reference, place).text, answer_at(self, got, place).text
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
         """Return an answer for an image as it is, and not as it was prepared; `size` is its width and height."""
@@ -142,6 +138,12 @@ class Task(Protocol):
         from enginewright.tasks.pictures import with_caption
 
         return with_caption(image, shown.text)
+
+
+def answer_at(task: Task, outputs: Outputs, place: int) -> Shown:
+    """Return the answer for one sample of many."""
+    alone = {name: values[place : place + 1] for name, values in outputs.items()}
+    return next(iter(task.show(alone, TOP_BESIDE)))
 
 
 def mean(statistics: Statistics, weights: Weights) -> NDArray[np.float64]:

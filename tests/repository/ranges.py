@@ -3,6 +3,7 @@
 Each test installs what it needs into an environment of its own, from the index that uv is set up with: the pipeline
 takes 6 GB while it runs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.checkout import Project, checkout
 from support.paths import ROOT
+from support.sshd import Server, require_sshd
 
 RESOLUTION = os.environ.get("RESOLUTION", "highest")
 OF_TESTS = ("pytest==9.2.0", "cyclonedx-python-lib[json-validation]")
@@ -25,22 +27,25 @@ LIGHT = (
 
 
 @contextmanager
-def programs(python, *extras):
+def programs(python, *packages):
     """Yield the folder of an environment's programs."""
     uv = (sys.executable, "-m", "uv", "--quiet", "--no-python-downloads")
     if subprocess.run([*uv, "python", "find", python], capture_output=True).returncode:
         pytest.skip(f"there is no Python {python}")
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([*uv, "venv", "--python", python, folder], check=True)
-        wanted = [word for extra in extras for word in ("--extra", extra)]
         install = [*uv, "pip", "install", "--python", f"{folder}/bin/python", "--resolution", RESOLUTION]
-        subprocess.run([*install, "-r", "pyproject.toml", *wanted, *OF_TESTS], cwd=ROOT, check=True)
+        subprocess.run([*install, *packages], cwd=ROOT, check=True)
         yield Path(folder, "bin")
+
+
+def ours(*extras):
+    return ["-r", "pyproject.toml", *(word for extra in extras for word in ("--extra", extra)), *OF_TESTS]
 
 
 @pytest.mark.parametrize("python", [OLDEST, LATER])
 def test_the_light_part(python):
-    with programs(python, "device", "openvino", "sign", "text") as folder:
+    with programs(python, *ours("device", "openvino", "sign", "text")) as folder:
         tests = [f"tests/{name}" for name in LIGHT]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         ran = subprocess.run([folder / "python", "-m", "pytest", "-x", *tests], cwd=ROOT, env=environment)
@@ -50,9 +55,33 @@ def test_the_light_part(python):
 def test_the_default_pipeline_made_small(tmp_path):
     project = Project(checkout(tmp_path / "project"))
     project.make_small()
-    with programs(sys.executable, "pipeline") as folder:
+    with programs(sys.executable, *ours("pipeline")) as folder:
         path = os.pathsep.join([str(folder), os.environ["PATH"]])
         environment = project.environment | {"PATH": path, "PYTHONPATH": str(project.root)}
         for command in (["git", "init", "--quiet"], ["dvc", "repro"]):
             subprocess.run(command, cwd=project.root, env=environment, check=True)
     assert (project.root / "reports/verdict.json").is_file()
+
+
+def test_a_target_over_ssh_gets_all_but_its_runtime(tmp_path, monkeypatch):
+    """Its Python has OpenVINO alone. What a race of a small network says there is of no interest."""
+    require_sshd()
+    project, server = Project(checkout(tmp_path / "project")), Server(tmp_path / "server")
+    project.make_small()
+    monkeypatch.setenv("PATH", f"{server.folder}/bin{os.pathsep}{os.environ['PATH']}")
+    project.environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    try:
+        with programs(OLDEST, "openvino>=2026.3,<2027") as folder:
+            (project.root / "fleet.yaml").write_text(f"targets: {{board: {{ssh: board, python: {folder}/python}}}}")
+            for words in (["init"], ["add", "--all"], ["commit", "-m", "a project"]):
+                project.run("git", "-c", "user.name=a", "-c", "user.email=a@b", *words)
+            asked = project.run("enginewright", "fleet", "--json")
+    finally:
+        server.stop()
+    assert asked.returncode == 0, asked.stderr
+    ((answer,),) = json.loads(asked.stdout).values()
+    assert {one["precision"]: one["verdict"] for one in answer["precisions"]} == {"fp32": "passed", "int8": "passed"}
+    assert answer["machine"]["runtime"] == "openvino"
+    engines = project.root / "artifacts/fleet/board/engines"
+    assert sorted(path.name for path in engines.iterdir()) == ["fp32", "int8"]
+    assert (project.root / "artifacts/fleet/board/reports/report.html").is_file()

@@ -5,6 +5,7 @@ import graphlib
 import json
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -102,6 +103,12 @@ def test_the_house_stays_small():
         if name.startswith("enginewright.") and name.split(".")[1] != room
     }
     assert len(arrows) <= 60, len(arrows)
+
+
+def test_no_class_has_the_name_of_another():
+    """But for the target of an engine and one of a fleet."""
+    classes = [node.name for module in MODULES for node in ast.walk(parsed(module)) if isinstance(node, ast.ClassDef)]
+    assert [name for name, count in Counter(classes).items() if count > 1] == ["Target"]
 
 
 def test_no_module_imports_itself_through_others():

@@ -335,6 +335,15 @@ class IBuilderConfig(Simulated, real=trt.IBuilderConfig):
                 return self._logger.log(ERROR, "Error Code 3: API Usage Error (Tiling is not supported on this GPU.)")
             self._tiling = level
 
+    if hasattr(trt.IBuilderConfig, "build_route"):
+        build_route = ""
+
+        @property
+        def all_build_routes(self):
+            options = {"-peep:max": ("[1|2]", "1"), "-seed": ("[0|1|...]", "0")}
+            told = [{"option": n, "allowed_values": v, "default_value": d} for n, (v, d) in options.items()]
+            return json.dumps({"tuner_version": "simulated", "tuner_options": told})
+
     def set_flag(self, flag):
         self._flags.add(flag)
 

@@ -5,11 +5,13 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import tensorrt as trt
 
+from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord, Tuning
-from enginewright.engine.runtimes import describe_machine
+from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginewright.graph.passes.for_one_compiler import TO_TRY
@@ -17,6 +19,8 @@ from enginewright.pipeline.build import BuildPaths, build
 from enginewright.pipeline.machine import tuning_plans
 from tools.tune import search
 
+HAS_ROUTES = hasattr(trt.IBuilderConfig._real, "build_route")
+HAS_TILING = hasattr(trt, "TilingOptimizationLevel")
 ENGINE, CONVERTED, TUNED = Path("engines/fp32"), Path("converted"), Path("tuned/fp32.json")
 PLAN = Path("tuning/fp32.json")
 
@@ -71,13 +75,27 @@ def level(number):
 
 
 def test_each_knob_that_a_version_has_is_tried(build):
-    known = [*chain(*search.knobs(build, [2, 8], ["fast"]))]
+    offered = search.offered_by(load_runtime("tensorrt"))
+    assert (list(offered.tiling), [*chain(*offered.routes)]) == (
+        ["fast", "moderate", "full"] if HAS_TILING else [],
+        ["-peep:max=2"] if HAS_ROUTES else [],
+    )
+    known = [*chain(*search.knobs(build, [2, 8], search.Offered(["fast"], [["-peep:max=2"]])))]
     profiles = ["a profile for batch 2, 8 alone", "a profile tuned for batch 8"]
     assert known[:4] == [*profiles, "optimization level 4", "optimization level 5"]
-    assert known[-3:] == ["tiling fast", "no auxiliary streams", "optimization level 2"]
-    assert len(known) == 7 + len(TO_TRY)
+    assert known[-4:] == ["tiling fast", "no auxiliary streams", "optimization level 2", "route -peep:max=2"]
+    assert len(known) == 8 + len(TO_TRY)
     refitted = build.with_option("refit", True)
-    assert len([*chain(*search.knobs(refitted, [2, 8], []))]) == 6
+    assert len([*chain(*search.knobs(refitted, [2, 8], search.Offered()))]) == 6
+
+
+def test_a_route_is_set_where_a_version_has_routes(make):
+    if not HAS_ROUTES:
+        with pytest.raises(EnginewrightError, match=r"has no build\.tensorrt\.build_route: drop it"):
+            make(seconds=None, build_route="-peep:max=2")
+    else:
+        assert make(seconds=None, build_route="-peep:max=2").build.tensorrt.build_route == "-peep:max=2"
+        assert "--setBuildRoute=-peep:max=2 " in (ENGINE / "reproduce.sh").read_text()
 
 
 def test_what_is_faster_is_found_confirmed_and_repeated_without_a_search(make, only, capsys):

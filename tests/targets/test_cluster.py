@@ -1,13 +1,11 @@
 """Work over a real cluster of Ray's, whose nodes are processes of this machine."""
 
-import io
 import os
 import re
 import shutil
 import signal
 import socket
 import sys
-import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,7 +35,7 @@ from enginewright.precision.checks import Checks
 from enginewright.precision.placement import arithmetic_nodes
 from enginewright.precision.search import Journal, LayerTrial, find_spared, running_on
 from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
-from enginewright.targets import ask, node, ray_cluster
+from enginewright.targets import ask, ray_cluster
 from enginewright.targets import ray_task as task
 from enginewright.targets.file import Target
 from enginewright.targets.ray_cluster import connected, open_cluster
@@ -286,51 +284,30 @@ def test_a_race_has_the_whole_node_and_says_which(folder, many, cluster, nodes, 
         assert after.result()[0] > ended
     told = capsys.readouterr()
     assert "a race waits until the cluster's work on this node has ended" in told.err
-    assert re.search(r"a race has the whole node [\d.]+, 1 cores", told.out)
+    assert re.search(r"a race has the whole node [\d.]+, 1 cores", told.err)
 
 
-# A fleet: what a node does with a commit. In the place of the pipeline, the commit has a program that answers.
-
-PROGRAM = """
-import pathlib, sys, time
-target, races, answer = sys.argv[1:]
-with open(races, "a", 1) as file:
-    file.write("begin ")
-    time.sleep(0.2)
-    file.write("end ")
-if target == "broken":
-    sys.exit("build: no engine of it")
-cached = pathlib.Path(".dvc/cache")
-text = '{"target": "%s", "model": "%s"}' % (target, cached.is_dir())
-cached.mkdir(parents=True, exist_ok=True)
-assert pathlib.Path("dvc.lock").read_text() == "newer"
-pathlib.Path(answer).write_text(text)
-"""
+def test_a_target_of_a_fleet_has_its_node_alone_and_its_address_for_ssh(folder, many, cluster, nodes, tmp_path):
+    one = Part(many, (np.array([0]),))
+    with ThreadPoolExecutor() as pool, ask._held(Target(name="board", ray="desk"), "auto") as held:
+        assert held.ssh == cluster.alive()[0]["NodeManagerAddress"]
+        after = pool.submit(lambda: list(cluster.do(Waiting(folder, 128, file=str(tmp_path)), [one])))
+        time.sleep(1)
+        assert not (tmp_path / "begun").exists(), "it waits for the end of the race"
+        (tmp_path / "end").touch()
+        ended = time.monotonic()
+        pool.submit(lambda: None)
+    assert after.result()[0] > ended
 
 
-def test_a_node_runs_the_commit_keeps_its_cache_and_races_one_target_at_a_time(cluster, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(node.Sent, "root", property(lambda sent: tmp_path / "cache" / sent.name))
-    program = io.BytesIO()
-    with tarfile.open(fileobj=program, mode="w") as archive:
-        for name, text in {
-            "dvc.lock": "old",
-            "enginewright/targets/here.py": PROGRAM,
-            "enginewright/__init__.py": "",
-        }.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    races = tmp_path / "races"
-    sent = node.Sent("project", program.getvalue(), "", {"dvc.lock": b"newer"}, (str(races),))
-    kinds = {"desk": "desk", "beside": "desk", "broken": "desk", "absent": "h200"}
-    targets = [Target(name=name, ray=kind) for name, kind in kinds.items()]
-    for again in ("False", "True"):
-        found = {target.name: answer for target, answer in ask._answers(targets, "auto", sent)}
-        assert (found["desk"].model, found["beside"].model) == (again, again)
-        assert str(found["broken"]).startswith("build: no engine of it (on ")
-        assert "no node has 1 core and the resource 'h200'" in str(found["absent"])
-    assert re.search(r"desk takes the whole node [\d.]+, 1 cores", capsys.readouterr().err)
-    assert races.read_text() == "begin end " * 6
+def test_a_target_may_say_itself_how_ssh_reaches_its_node(cluster):
+    with ask._held(Target(name="board", ray="desk", ssh="user@board"), "auto") as held:
+        assert held.ssh == "user@board"
+    with (
+        pytest.raises(EnginewrightError, match="no node has 1 core and the resource 'h200'"),
+        ask._held(Target(name="h200", ray="h200"), "auto"),
+    ):
+        pass
 
 
 # What goes wrong.

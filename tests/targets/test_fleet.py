@@ -19,7 +19,7 @@ from enginewright.engine.record import Refusal
 from enginewright.engine.runtimes import describe_machine
 from enginewright.model.user_code import users_code
 from enginewright.report.evidence import Findings
-from enginewright.targets import ask, here, node
+from enginewright.targets import ask, here
 from enginewright.targets.answer import PASSED, Answer, Answers, Measured, Speed, choose, described, frontier, offers_of
 from enginewright.targets.file import Fleet
 from enginewright.targets.page import all_rows, as_text, render_fleet
@@ -47,7 +47,6 @@ def listing(*targets, head="cluster: a:1\n"):
     [
         ("targets:\n  - {name: a, kind: here}\n", r"targets: write `NAME: \{\}`, `NAME: \{ray: RESOURCE\}` or `NAME: "),
         (listing("a: {slurm: b}"), "targets.0.slurm: extra inputs are not permitted, got 'b'"),
-        (listing("a: {ray: b, ssh: c}"), "targets.a has ray and ssh: name one"),
         (listing("a: {ssh: -oProxyCommand=x}"), "targets.0.ssh: string should match pattern"),
         (listing("a: {ssh: b, python: python3; x}"), "targets.0.python: string should match pattern"),
         (listing("a:", "a: {ray: b}"), 'found duplicate key "a"'),
@@ -279,14 +278,11 @@ def refusing(step, sentence):
     ("dvc", "commit", "reasons"),
     [
         (refusing("repro", "build: no"), "abc", ("build: no", "build: no")),
-        (refusing("push", "no remote"), "abc", (None, "no remote")),
-        (lambda *_: None, "abc-dirty", (None, "targets get the last commit, and files differ from it")),
+        (lambda *_: None, "abc-dirty", (None, "it gets the last commit, and files differ from it")),
         (lambda *_: None, "abc", (None, "the cluster in fleet.yaml: nobody answers at 127.0.0.1:1")),
     ],
 )
 def test_a_target_that_cannot_be_asked_fails_and_the_others_are_asked(asked, dvc, commit, reasons, monkeypatch):
-    if reasons[1] in ("build: no", "no remote"):  # the cluster is there
-        monkeypatch.setattr(ask, "refused", lambda *_: {})
     monkeypatch.setattr(here, "Verdict", None) if reasons[0] else monkeypatch.setattr(
         ask, "answer_here", lambda name, *_: answer(name, (1, 8.0, 9.0))
     )
@@ -300,6 +296,7 @@ def test_a_target_that_fails_before_the_samples_are_made_stands_beside_those_tha
     monkeypatch.setattr(ask, "revision", lambda: "abc")
     monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path / ("made" if made else "before")))
     monkeypatch.setattr(ask, "answer_here", lambda name, *_: made.append(name) or answer(name, (1, 8.0, 9.0)))
+    monkeypatch.setattr(ask, "_packed", lambda _: None)
     assert ask.ask_fleet(fleet, Params.read(), {}) == ["h200"]
     assert sorted(file.name for file in (tmp_path / "made").iterdir()) == ["desk.json", "h200.json"]
     assert not (tmp_path / "before").exists()
@@ -310,12 +307,12 @@ def test_what_is_known_is_written_when_the_command_is_killed(fleet, monkeypatch,
         raise KeyboardInterrupt
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(ask, "revision", lambda: "abc")
+    monkeypatch.setattr(ask, "revision", lambda: "abc-dirty")
     monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path))
     monkeypatch.setattr(ask, "answer_here", killed)
     with pytest.raises(KeyboardInterrupt):
         ask.ask_fleet(fleet, Params.read(), {})
-    assert "nobody answers at 127.0.0.1:1" in Answers(tmp_path).of("h200").failed
+    assert "files differ from it: commit first" in Answers(tmp_path).of("h200").failed
 
 
 def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fail(fleet, monkeypatch, tmp_path):
@@ -340,18 +337,18 @@ def test_files_that_no_commit_has_are_not_left_behind(monkeypatch):
         ask._packed("abc")
 
 
-@pytest.mark.parametrize("dvc_is_in", ["", "models/net"])
-def test_a_node_keeps_the_cache_of_a_project_in_a_folder_too(tmp_path, dvc_is_in):
+def test_a_copy_of_a_project_in_a_folder_has_its_commit_and_what_is_newer(tmp_path):
     commit = io.BytesIO()
     with tarfile.open(fileobj=commit, mode="w") as archive:
-        for name in ("models/net/dvc.yaml", f"{dvc_is_in}/.dvc/config".lstrip("/")):
+        for name in ("models/net/dvc.yaml", ".dvc/config"):
             archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-    sent, root = node.Sent("net", commit.getvalue(), "models/net/", {}, ()), tmp_path / "fleet/net"
-    node._lay_out(root, sent)
-    (root / dvc_is_in / ".dvc/cache").mkdir()
-    (root / dvc_is_in / ".dvc/cache/engine").touch()
-    node._lay_out(root, sent)
-    assert (root / dvc_is_in / ".dvc/cache/engine").exists()
+    root, newer = tmp_path / "fleet/net", {"dvc.lock": b"newer", "../../.dvc/config.local": b"[cache]"}
+    for _ in range(2):
+        project = ask.Copy("net", "abc", commit.getvalue(), "models/net/", newer).lay_out(root)
+        assert (project, (project / "dvc.lock").read_bytes()) == (root / "models/net", b"newer")
+        assert (root / ".dvc/config.local").read_bytes() == b"[cache]"
+        (root / "left").touch()
+    assert (root / ".git").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -360,17 +357,9 @@ def test_a_node_keeps_the_cache_of_a_project_in_a_folder_too(tmp_path, dvc_is_in
         (["build: it is full", "ERROR: failed to reproduce 'build@int8': exited with 1"], "build: it is full"),
         (["ERROR: unexpected error - Unable to locate credentials", "", "Having any troubles? Hit us up at x"],
          "unexpected error - Unable to locate credentials"),
-        (["pushing", "ERROR: failed to push data - no remote specified in /x. Create one with", "  dvc remote add"],
-         here.NO_REMOTE),
         (["it is killed"], "it is killed"),
         ([], "it gives no reason"),
     ],
 )  # fmt: skip
 def test_dvcs_reason_is_the_line_that_says_what_is_wrong(said, reason):
     assert here._reason(said) == reason
-
-
-def test_a_node_with_other_versions_is_refused():
-    here.require_same_versions(here.versions() | {"tensorrt": "11.4"})  # which is not installed here
-    with pytest.raises(EnginewrightError, match=r"this node has torch .*, not 1\.0: set it up"):
-        here.require_same_versions(here.versions() | {"torch": "1.0"})

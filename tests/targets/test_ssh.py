@@ -31,7 +31,6 @@ def board(tmp_path, monkeypatch):
     server = Server(tmp_path / "server")
     monkeypatch.setenv("PATH", f"{server.folder}/bin{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(ssh, "SECONDS_BETWEEN_TRIES", 0.2)
-    monkeypatch.setattr(ssh, "SECONDS_TO_COME_BACK", 20.0)
     yield server
     server.stop()
 
@@ -221,7 +220,7 @@ def test_a_stage_whose_connection_breaks_ends_there_and_begins_again(stage, boar
 
 
 def test_a_target_that_does_not_come_back_is_told(device, board, monkeypatch):
-    monkeypatch.setattr(ssh, "SECONDS_TO_COME_BACK", 0.5)
+    monkeypatch.setattr(ssh, "TRIES", 2)
     board.stop()
     with pytest.raises(EnginewrightError, match=r"board is gone: .*; ask again to go on where it was"):
         device.again(lambda: device.run("true"))

@@ -2,56 +2,29 @@
 
 import shutil
 import sys
-import tempfile
 from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.params import written
-from support.project import make_project
 from support.wrong_compiler import be_wrong
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet, output_file
-from enginewright.engine.build import DescribedGraph, build_engine
-from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.as_written import run_as_written
-from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.records import Reference
 from enginewright.pipeline import engine as stage
 from enginewright.pipeline.graphs import cured_graph
 from enginewright.pipeline.machine import fitting_cures
 from enginewright.precision.cure import CURE, UNCURED, Cure
-from enginewright.precision.quantize import activations
-from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from tools.cure.command import run
 from tools.cure.find_cure import layers_to_keep
 
 ENGINE, CONVERTED, FOUND = Path("artifacts/engines/int8"), Path("artifacts/converted/int8"), Path("cures/int8.json")
-
-
-@pytest.fixture
-def project(tmp_path, tiny_onnx, build, manifest, samples, monkeypatch):
-    """Return what lays out a project with an int8 engine of ONNX Runtime."""
-
-    def make():
-        here = describe_machine("onnxruntime")
-        graph = load_graph(tiny_onnx)
-        ranges = {name: Bounds(-8.0, 8.0) for name in activations(graph)}
-        save_graph(write_int8(graph, Rounding(ranges, exact_sums=False)), tmp_path / "int8.onnx")
-        described = DescribedGraph("int8", tmp_path / "int8.onnx", manifest)
-        build_engine(described, target_of(here, build.tensorrt), build, tmp_path / "engine")
-        root = make_project(tmp_path / "project", tmp_path / "engine", tmp_path / "int8.onnx", here)
-        shutil.copytree(samples.folder, root / "artifacts/samples/validation")
-        written(root, {"runtime": "onnxruntime", "benchmark.seconds": 0.02})
-        monkeypatch.chdir(root)
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its machine's lock is not that of other tests
-        return root
-
-    return make
 
 
 def cure(folder=ENGINE, without=False):

@@ -144,10 +144,10 @@ def _spared() -> None:
 
 
 def _rescue() -> bytes:
-    from enginewright.precision.records import Rescue, Tried
+    from enginewright.precision.records import Rescue, TriedRescue
 
-    tried = (Tried(names=("equalize",), error=0.1, at_once=0.1),
-             Tried(names=("equalize", "round"), error=None, at_once=None))  # fmt: skip
+    tried = (TriedRescue(names=("equalize",), error=0.1, at_once=0.1),
+             TriedRescue(names=("equalize", "round"), error=None, at_once=None))  # fmt: skip
     found = Rescue(precision="int8", samples=(8, 8), error=0.2, at_once=0.2, tried=tried, kept=("equalize",),
                    enough=0.01)  # fmt: skip
     return found.model_dump_json().encode()

@@ -4,7 +4,8 @@ import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
-from enginewright.cli.arguments import RUN, add_path
+from enginewright.cli.arguments import FILE, RUN, add_path
+from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.text import confidence
 from enginewright.measure.comparison import (
@@ -18,6 +19,7 @@ from enginewright.measure.comparison import (
 from enginewright.measure.history import engines_of, read_measurements
 from enginewright.measure.race import race_runs
 from enginewright.measure.records import Outcome
+from tools.comparison.upgrade import PAGE, judge_upgrade
 
 STATUSES, UNSURE = {Outcome.REGRESSION: 3, Outcome.NOT_COMPARABLE: 4}, 6
 EXAMPLES = """\
@@ -25,12 +27,15 @@ examples:
   enginewright compare HEAD~1 reports
   enginewright compare main reports --json | jq '.[] | [.figure, .outcome]'
   enginewright compare HEAD~1 reports --race
+  enginewright compare --from ../old/bin/python --to ../new/bin/python
 
 A share above 0 is better. A change that chance can explain is no change.
 Ratios to PyTorch show a change of a tenth; on a shared machine they may not
 be comparable. --race races the engines of both runs side by side, here and
 now, half a minute for each precision, which shows a change of 3 %. The engines
-of an earlier commit come from DVC's cache.
+of an earlier commit come from DVC's cache. --from and --to build each graph
+with two versions of the runtime, and say what is safe, wrong, slower or less
+accurate, and which cures are needed.
 Exits 3 on a regression; 6 if the later run has too few samples to be sure of a
 threshold, where validation.must_be_sure asks for it; 4 if something is not
 comparable; 1 on an error."""
@@ -39,7 +44,10 @@ comparable; 1 on an error."""
 def add_arguments(command: ArgumentParser) -> None:
     runs = "a reports folder, a measurements.json, or a git revision"
     for name in ("before", "after"):
-        add_path(command, name, RUN, type=str, help=runs)
+        add_path(command, name, RUN, type=str, nargs="?", help=runs)
+    python = "the Python of an environment with the {} version of the runtime, to judge an upgrade on this machine"
+    add_path(command, "--from", FILE, dest="old", metavar="PYTHON", help=python.format("old"))
+    add_path(command, "--to", FILE, dest="new", metavar="PYTHON", help=python.format("new"))
     sure = "confidence of the verdict, 0.99 if not given"
     command.add_argument("--confidence", type=confidence, default=0.99, metavar="C", help=sure)
     race = "compare speed by racing the engines of both runs here and now"
@@ -48,6 +56,13 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
+    runs, environments = (chosen.before, chosen.after), (chosen.old, chosen.new)
+    if all(environments) and not any(runs):
+        judged = judge_upgrade(str(chosen.old), str(chosen.new), Params.read(), chosen.confidence, print)
+        print(f"{PAGE} has it all")
+        return 0 if all(each.is_safe for each in judged) else STATUSES[Outcome.REGRESSION]
+    if any(environments) or not all(runs):
+        raise EnginewrightError("give two runs, or --from and --to with the Pythons of two environments")
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
     precisions = [new.precision for _, new in common_precisions(before, after)]
     raced: Mapping[str, SpeedChanges] = {}

@@ -15,7 +15,7 @@ from enginewright.graph.interface import Blueprint
 from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.validate import spot_batches
-from enginewright.precision.cure import CURE, UNCURED, Change
+from enginewright.precision.cure import CURE, UNCURED, GraphChange
 from enginewright.tasks.choose import task_of
 from tools.cure.find_cure import Engine, Trials, find_cure
 
@@ -67,7 +67,7 @@ def run(chosen: Namespace) -> int:
         if not (converted / CURE).exists():
             raise EnginewrightError(f"{folder} has no cure: leave out --without to find one")
         with scratch_folder() as scratch:
-            is_right = trials.attempt(load_graph(converted / UNCURED), Change(), scratch)
+            is_right = trials.attempt(load_graph(converted / UNCURED), GraphChange(), scratch)
         still = "is no longer needed: delete it, and run `dvc repro`" if is_right else "is needed still"
         print(f"{kept_in} {still}")
         return 0

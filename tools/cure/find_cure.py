@@ -32,7 +32,7 @@ from enginewright.measure.agreement import compare
 from enginewright.measure.race import race_engines
 from enginewright.measure.records import EnginesRace
 from enginewright.measure.timing import Bind, whole_machine
-from enginewright.precision.cure import Change, Cure, Remedy
+from enginewright.precision.cure import Cure, GraphChange, Remedy
 from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep
 
 LEVELS = (2, 4)  # of optimization, beside 3, TensorRT's own
@@ -47,9 +47,9 @@ class Engine(NamedTuple):
 
 
 class Right(NamedTuple):
-    change: Change
+    change: GraphChange
     engine: Engine
-    error: float
+    error: float | None  # None where engines do not run here
 
 
 @dataclass
@@ -71,24 +71,29 @@ class Trials:
     def is_over(self) -> bool:
         return time.monotonic() - self.started > self.seconds or self.builds >= self.most
 
-    def attempt(self, model: onnx.ModelProto, change: Change, scratch: Path) -> Right | None:
+    @property
+    def runs_here(self) -> bool:
+        """Tell whether engines run on this machine: TensorRT for RTX builds them without a GPU, too."""
+        return self.machine.device != "cuda" or bool(self.machine.capability)
+
+    def attempt(self, model: onnx.ModelProto, change: GraphChange, scratch: Path) -> Right | None:
         """Build the graph with a change, say how that went, and return what is right. What begins in time ends."""
         if self.is_over or changed(model, change) is None:
             return None
-        folder = scratch / str(self.builds)
+        folder, error = scratch / str(self.builds), None
         try:
             engine = self.compile(model, change, folder)
-            error = self.error_of(engine)
-            said = in_words(error)
+            error = self.error_of(engine) if self.runs_here else None
+            said = "it is built" if error is None else in_words(error)
         except Exception as problem:  # each library raises errors of its own
             error, said = math.inf, shorten(in_one_line(problem), 200)
         print(f"build {self.builds}, {change.in_words()}: {said}", flush=True)
-        if error <= self.limit:
+        if error is None or error <= self.limit:
             return Right(change, engine, error)
         shutil.rmtree(folder)
         return None
 
-    def compile(self, model: onnx.ModelProto, change: Change, folder: Path) -> Engine:
+    def compile(self, model: onnx.ModelProto, change: GraphChange, folder: Path) -> Engine:
         """Write the graph and its engine into a folder."""
         self.builds, graph = self.builds + 1, folder / "model.onnx"
         folder.mkdir(exist_ok=True)
@@ -137,7 +142,7 @@ def find_cure(precision: str, built: Path | None, graph: Path, trials: Trials, p
     with scratch_folder() as scratch:
         cures = find_cures(model, trials, scratch)
         names = {str(number): cure.engine for number, cure in enumerate(cures)}
-        raced = race_all(({AS_BUILT: engine} if engine else {}) | names, trials, params)
+        raced = race_all(({AS_BUILT: engine} if engine else {}) | names, trials, params) if trials.runs_here else None
     types = {node.name: node.op_type for node in model.graph.node}
     remedies = [
         Remedy(
@@ -173,14 +178,17 @@ def race_all(engines: Mapping[str, Engine], trials: Trials, params: BenchmarkPar
 
 def find_cures(model: onnx.ModelProto, trials: Trials, scratch: Path) -> list[Right]:
     """Return what makes the engine right: another build, or each other spelling and level, and the smallest island."""
-    if again := trials.attempt(model, Change(), scratch):
+    if again := trials.attempt(model, GraphChange(), scratch):
         return [again]
     levels = LEVELS if RUNTIMES[trials.machine.runtime].is_tensorrt else ()
-    others = *(Change(spelling=name) for name in SPELLINGS), *(Change(optimization_level=level) for level in levels)
+    others = (
+        *(GraphChange(spelling=name) for name in SPELLINGS),
+        *(GraphChange(optimization_level=level) for level in levels),
+    )
     cures = [cure for change in others if (cure := trials.attempt(model, change, scratch))]
     islands = {layers_to_keep(model, wide): wide for wide in (True, False)}  # one, if there are no 16 bits
     for nodes, wide in reversed(islands.items()):
-        if nodes and (island := trials.attempt(model, Change(nodes=nodes, in_float32=wide), scratch)):
+        if nodes and (island := trials.attempt(model, GraphChange(nodes=nodes, in_float32=wide), scratch)):
             cures.append(smallest_island(island, model, trials, scratch))
             break
     if cures:
@@ -199,7 +207,7 @@ def smallest_island(least: Right, model: onnx.ModelProto, trials: Trials, scratc
 
     def is_enough(nodes: Sequence[str]) -> bool:
         nonlocal least
-        found = trials.attempt(model, Change(nodes=tuple(nodes), in_float32=least.change.in_float32), scratch)
+        found = trials.attempt(model, GraphChange(nodes=tuple(nodes), in_float32=least.change.in_float32), scratch)
         if found:
             shutil.rmtree(least.engine.folder)
             least = found

@@ -2,7 +2,9 @@
 what is faster over all batch sizes together and slower at none, as intervals tell. What answers otherwise than the
 untuned engine is no engine of the same graph, however fast it is."""
 
+import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +41,14 @@ Turn = Callable[[Variant], Variant]
 Knob = Mapping[str, Turn]  # settings of which one is kept, by words
 
 
-def knobs(asked: BuildParams, batches: Sequence[int], tiling: Sequence[str]) -> list[Knob]:
+class Offered(NamedTuple):
+    """Hold what a version of TensorRT has beside what all have."""
+
+    tiling: Sequence[str] = ()
+    routes: Sequence[Sequence[str]] = ()  # of each choice of the compiler all but the default
+
+
+def knobs(asked: BuildParams, batches: Sequence[int], offered: Offered) -> list[Knob]:
     """Return what may make an engine faster, first what is expected to bring most."""
     sizes, options, profiles = asked.profile.batch, asked.tensorrt, dict[str, Turn]()
     if not sizes.fixed:
@@ -54,14 +63,19 @@ def knobs(asked: BuildParams, batches: Sequence[int], tiling: Sequence[str]) -> 
         profiles,
         *levels[:2],
         *(graphs if not (options.is_stripped or options.refit) else ()),  # these take the weights of the graph as it is
-        {f"tiling {each}": partial(_with, "tiling_optimization_level", each) for each in tiling},
+        {f"tiling {each}": partial(_with, "tiling_optimization_level", each) for each in offered.tiling},
         {"no auxiliary streams": partial(_with, "max_aux_streams", 0)},
         levels[2],
+        *({f"route {each}": partial(_with_route, each) for each in choice} for choice in offered.routes),
     ]
 
 
 def _with(option: str, value: str | int, best: Variant) -> Variant:
     return best.model_copy(update={"build": best.build.with_option(option, value)})
+
+
+def _with_route(choice: str, best: Variant) -> Variant:
+    return _with("build_route", " ".join(filter(None, [best.build.tensorrt.build_route, choice])), best)
 
 
 def _with_profiles(profiles: Sequence[dict[str, Range]], best: Variant) -> Variant:
@@ -70,6 +84,20 @@ def _with_profiles(profiles: Sequence[dict[str, Range]], best: Variant) -> Varia
 
 def _with_change(name: str, best: Variant) -> Variant:
     return best.model_copy(update={"changes": (*best.changes, name)})
+
+
+def offered_by(library: Any) -> Offered:
+    """Ask the bindings."""
+    trt = library.trt
+    levels = getattr(trt, "TilingOptimizationLevel", None)  # since 10.8
+    config = trt.Builder(library.log).create_builder_config()
+    told = getattr(config, "all_build_routes", "")  # since 11.1; empty where the library has none
+    routes = []
+    for each in json.loads(told)["tuner_options"] if told else ():
+        listed = re.search(r"\[([^]]*)\]", each["allowed_values"])  # as in [on|off]; a range without end has dots
+        values = listed[1].split("|") if listed and "..." not in listed[1] else []
+        routes.append([f"{each['option']}={value}" for value in values if value != str(each["default_value"])])
+    return Offered([name.lower() for name in getattr(levels, "__members__", ()) if name != "NONE"], routes)
 
 
 class Built(NamedTuple):
@@ -101,7 +129,7 @@ class Search:
         untuned = best = self.built(Variant(build=asked))
         answers, started = self.answers(untuned), time.monotonic()
         tried, not_tried, last = list[Tried](), list[str](), untuned.record.build_seconds
-        all_knobs = knobs(asked, self.batches, self.tiling_levels())
+        all_knobs = knobs(asked, self.batches, offered_by(load_runtime(self.target.runtime)))
         self.confidence = 1 - (1 - benchmark.confidence) / sum(map(len, all_knobs))  # of so many races none may err
         for knob in all_knobs:
             for words, turn in knob.items():
@@ -138,11 +166,6 @@ class Search:
             seconds=round(time.monotonic() - started, 1),
         )
         return best.folder, best.record, tuning
-
-    def tiling_levels(self) -> list[str]:
-        library: Any = load_runtime(self.target.runtime)
-        levels = getattr(library.trt, "TilingOptimizationLevel", None)  # since 10.8
-        return [name.lower() for name in getattr(levels, "__members__", ()) if name != "NONE"]
 
     def changes_something(self, variant: Variant) -> bool:
         """Tell whether the graph has what the last change is of."""

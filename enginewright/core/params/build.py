@@ -131,6 +131,8 @@ class TensorRTParams(Section):
     """fit layers into the GPU's cache; builds longer"""
     max_aux_streams: int | None = Field(default=None, ge=0, le=64)
     """how many more streams may run layers side by side; 0: none; null: as TensorRT decides"""
+    build_route: str | None = None
+    """choices of the compiler of 11.1 and later, as `trtexec --setBuildRoute` takes them; null: its own"""
     timing_cache: bool = True
     """keep kernel timings for later builds, by GPU, driver and TensorRT, in the user's cache"""
     hardware_compatibility: HardwareCompatibility = "none"
@@ -185,11 +187,6 @@ class BuildParams(Section):
         batch = self.profile.batch
         largest = self.profile.narrowed({"batch": Range(min=batch.min, opt=batch.max, max=batch.max)})
         return self.model_copy(update={"profile": largest})
-
-    @property
-    def with_weights(self) -> "BuildParams":
-        """Return the same for a plan that keeps its weights."""
-        return self.with_option("weights", "inside")
 
     def at_level(self, level: int | None) -> "BuildParams":
         """Return the same at another optimization level of TensorRT, if one is given."""

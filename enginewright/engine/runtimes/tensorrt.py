@@ -117,7 +117,7 @@ class TensorRT(Library):
         self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path
     ) -> tuple[Any, Blueprint, str | None]:
         """Return the plan with its weights if that is smaller: of a tiny network, it had fewer kernels on an H200."""
-        with_weights = replace(blueprint, build=blueprint.build.with_weights)
+        with_weights = replace(blueprint, build=blueprint.build.with_option("weights", "inside"))
         whole = self._plan(onnx, with_weights, folder)
         if whole.nbytes > stripped.nbytes:
             return stripped, blueprint, None
@@ -181,6 +181,10 @@ class TensorRT(Library):
             self._set(config, "tiling_optimization_level", level)
         if options.max_aux_streams is not None:
             self._set(config, "max_aux_streams", options.max_aux_streams)
+        if options.build_route:
+            if not hasattr(config, "build_route"):
+                raise EnginewrightError(f"{self.title} {self.version()} has no build.tensorrt.build_route: drop it")
+            self._set(config, "build_route", options.build_route)
         if self.is_rtx:
             config.num_compute_capabilities = len(options.compute_capabilities)
             for index, capability in enumerate(options.compute_capabilities):

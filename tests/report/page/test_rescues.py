@@ -2,7 +2,7 @@
 
 from support.pages import Reader, background_of, page_of
 
-from enginewright.precision.records import Rescue, Tried
+from enginewright.precision.records import Rescue, TriedRescue
 from enginewright.report.tables import rescue_table
 
 
@@ -12,9 +12,9 @@ def record(error=0.2, tried=(), kept=(), enough=0.01):
 
 TRIED = record(
     tried=(
-        Tried(names=("equalize",), error=None, at_once=None),
-        Tried(names=("round",), error=0.15, at_once=0.16),
-        Tried(names=("equalize", "round"), error=0.21, at_once=0.22),
+        TriedRescue(names=("equalize",), error=None, at_once=None),
+        TriedRescue(names=("round",), error=0.15, at_once=0.16),
+        TriedRescue(names=("equalize", "round"), error=0.21, at_once=0.22),
     ),
     kept=("round",),
 )
@@ -36,14 +36,14 @@ def test_the_table_says_what_each_brought():
 
 
 def test_the_layers_that_a_rescue_spares_are_named():
-    tried = *TRIED.tried, Tried(names=("round", "spare"), error=0.1, at_once=0.1)
+    tried = *TRIED.tried, TriedRescue(names=("round", "spare"), error=0.1, at_once=0.1)
     found = TRIED.model_copy(update={"tried": tried, "kept": ("round", "spare"), "spared": ("head", "sum")})
     assert rows(found)[-1] == ["round and spare", "10.00% (10.00%)", "-50%, kept: head, sum in floating point"]
     assert found.in_words().endswith("; round and spare is kept, which leaves head, sum in floating point")
 
 
 def test_the_table_says_why_less_is_tried():
-    close = record(0.003, (Tried(names=("round",), error=0.002, at_once=0.002),), ("round",))
+    close = record(0.003, (TriedRescue(names=("round",), error=0.002, at_once=0.002),), ("round",))
     assert rows(close) == [
         ["as calibrated", "0.30% (0.30%)", "below 1%, so that only what is quick was tried"],
         ["round", "0.20% (0.20%)", "-33%, kept"],
