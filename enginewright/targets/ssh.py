@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from packaging.requirements import Requirement
@@ -20,7 +21,7 @@ from packaging.utils import canonicalize_name
 from platformdirs import user_cache_path
 
 from enginewright.core.errors import EnginewrightError, errors_in_words
-from enginewright.core.files import ARTIFACTS, Record, new_folder, scratch_folder, sha256_of
+from enginewright.core.files import ARTIFACTS, Record, new_folder, sha256_of
 from enginewright.core.installing import NAME, ROOT, how_to_install
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.process import TARGET
@@ -177,7 +178,7 @@ class Looked(Record):
 def reached(target: Target) -> Iterator[tuple[Device, Looked]]:
     """Connect and look. Disconnect at the end."""
     assert target.ssh, "the caller looked"
-    with scratch_folder() as scratch:
+    with TemporaryDirectory(prefix="enginewright-", dir="/tmp") as scratch:  # a socket's path has 108 letters at most
         device = Device(name=target.name, ssh=target.ssh, python=target.python, control=f"{scratch}/ssh")
         try:
             looked = Looked.parse(device.run(f"{target.python} -", LOOK).encode(), f"what {target.ssh} says of itself")

@@ -63,13 +63,13 @@ def test_the_default_pipeline_made_small(tmp_path):
     assert (project.root / "reports/verdict.json").is_file()
 
 
-def test_a_target_over_ssh_gets_all_but_its_runtime(tmp_path):
+def test_a_target_over_ssh_gets_all_but_its_runtime(tmp_path, monkeypatch):
     """Its Python has OpenVINO alone. What a race of a small network says there is of no interest."""
     require_sshd()
     project, server = Project(checkout(tmp_path / "project")), Server(tmp_path / "server")
     project.make_small()
-    path = f"{server.folder}/bin{os.pathsep}{project.environment['PATH']}"
-    project.environment |= {"PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    monkeypatch.setenv("PATH", f"{server.folder}/bin{os.pathsep}{os.environ['PATH']}")
+    project.environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     try:
         with programs(OLDEST, "openvino>=2026.3,<2027") as folder:
             (project.root / "fleet.yaml").write_text(f"targets: {{board: {{ssh: board, python: {folder}/python}}}}")

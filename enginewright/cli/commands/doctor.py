@@ -35,7 +35,7 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    checks = examine(chosen.target)
+    checks = examine_target(chosen.target) if chosen.target else examine()
     can_run = not any(check.state is State.WRONG for check in checks)
     rows = {"can_run": can_run, "findings": [check._asdict() for check in checks]}
     print(json.dumps(rows, indent=2) if chosen.json else as_text(checks, sys.stdout, chosen.target))
@@ -64,11 +64,13 @@ class Check(NamedTuple):
 COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
 
 
-def examine(target: str | None) -> list[Check]:
-    if target:
-        from enginewright.cli.machine_checks import examine_target
+def examine_target(name: str) -> list[Check]:
+    from enginewright.cli import machine_checks
 
-        return examine_target(target)
+    return machine_checks.examine_target(name)
+
+
+def examine() -> list[Check]:
     first = [examine_python(), examine_packages(), examine_project(), examine_git(), examine_disk()]
     if first[1].state is State.WRONG:
         return first
