@@ -148,8 +148,8 @@ def _compute_in_float32(graph: onnx.GraphProto) -> None:
 
 def _rounding(source: str, target: str, kind: int) -> list[onnx.NodeProto]:
     return [
-        helper.make_node("Cast", [source], [f"{target}.rounded"], to=kind),
-        helper.make_node("Cast", [f"{target}.rounded"], [target], to=FP32),
+        helper.make_node("Cast", [source], [f"{target}.half"], to=kind),
+        helper.make_node("Cast", [f"{target}.half"], [target], to=FP32),
     ]
 
 

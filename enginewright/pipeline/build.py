@@ -18,6 +18,7 @@ from enginewright.engine.record import REFUSED, TUNED_GRAPH, EngineRecord, Refus
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.onnx_file import load_graph, save_graph, sha256_without_weights
 from enginewright.graph.passes import changed_by
+from enginewright.graph.passes.find import remove_unused
 from enginewright.graph.passes.for_one_compiler import TO_TRY
 from enginewright.measure.timing import whole_machine
 from enginewright.precision.cure import CURE, Cure
@@ -108,6 +109,6 @@ def build_variant(graph: DescribedGraph, target: Target, variant: Variant, folde
     """Build an engine as a variant says. Its graph, if that is another one, is written beside the folder."""
     if variant.changes:
         asked, changed = load_graph(graph.onnx), folder.with_name(TUNED_GRAPH)
-        save_graph(changed_by(asked, *(TO_TRY[name] for name in variant.changes)) or asked, changed)
+        save_graph(changed_by(asked, *(TO_TRY[name] for name in variant.changes), remove_unused) or asked, changed)
         graph = replace(graph, tuned=changed)
     return build_engine(graph, target, variant.build, folder)

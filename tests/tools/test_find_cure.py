@@ -1,13 +1,17 @@
 """What a compiler gets wrong is found, cured and priced. Here it is wrong on purpose, at places that nobody tells."""
 
+import subprocess
+import sys
 import tempfile
 from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
+import simulated
 from onnx import TensorProto
 from support.pass_checks import model_of_text
+from support.paths import ROOT
 from support.wrong_compiler import be_wrong
 
 from enginewright.core.errors import CompilerError, EnginewrightError
@@ -189,3 +193,46 @@ def test_an_island_of_all_layers_hands_on_nothing_in_low_precision(precision):
     read = [types[name] for node in island.graph.node if node.op_type == "Tanh" for name in (*node.input, *node.output)]
     assert set(read) == {TensorProto.FLOAT}
     assert not any(node.op_type == "QuantizeLinear" for node in island.graph.node)
+
+
+SUMS = """
+import sys
+from pathlib import Path
+import numpy as np
+from support.pass_checks import model_of_text
+from support.paths import ROOT
+from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams, Profile, Range
+from enginewright.engine.runtimes import describe_machine
+from enginewright.precision.cure import GraphChange
+from tools.cure.find_cure import Trials, find_cure
+
+nodes = '''a = Conv (x, v) r = Relu (a) q = QuantizeLinear (r, s, z) d = DequantizeLinear (q, s, z)
+    e = QuantizeLinear (w, t, z) k = DequantizeLinear (e, t, z) [sum] c = Conv (d, k) u = Add (c, r)
+    p = QuantizeLinear (u, s, z) f = DequantizeLinear (p, s, z) [last] y = Conv (f, k)'''
+rng = np.random.default_rng(0)
+weights = {name: rng.normal(size=(8, 8, 1, 1)).astype(np.float32) for name in "vw"}
+constants = weights | {"s": np.float32(0.05), "t": np.float32(0.02), "z": np.int8(0)}
+model = model_of_text(f"g (float[batch,8,4,4] x) => (float[batch,8,4,4] y) {{ {nodes} }}", constants)
+feeds = [{"x": rng.normal(size=(size, 8, 4, 4)).astype(np.float32)} for size in (4, 1)]
+build = BuildParams(profile=Profile(batch=Range(min=1, opt=4, max=4)))
+given = build, InferenceParams(threads=1), lambda *both: both, feeds, 0.05, 100, 60
+trials, folder = Trials(describe_machine("tensorrt"), *given), Path(sys.argv[1])
+engine = trials.compile(model, GraphChange(), folder)
+cure = find_cure("int8", folder, engine.graph, trials, BenchmarkParams(seconds=0.1))
+print(cure.in_words())
+print([each.change.model_dump() for each in cure.remedies])
+"""
+
+
+def test_a_wrong_sum_of_tensorrt_is_cured(tmp_path):
+    """The simulation computes no number where a sum takes what a product of rounded numbers makes."""
+    wrong = simulated.environment("10.6", "wrong_sums", TMPDIR=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
+    command = [sys.executable, "-c", SUMS, tmp_path / "engine"]
+    done = subprocess.run(command, cwd=ROOT, env=wrong, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *builds, said, remedies = done.stdout.splitlines()
+    assert sum("optimization level" in line for line in builds) == 2
+    assert "it differed from its graph by " in said  # as what rounds no number makes a zero of it
+    assert "with sum in floating point (Conv) it differs by " in said
+    assert " times the speed; found in " in said
+    assert "'nodes': ('sum',)" in remedies

@@ -13,7 +13,7 @@ from support.paths import ROOT
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.precision.cure import CURE, UNCURED, Change, Cure, Remedy
+from enginewright.precision.cure import CURE, UNCURED, Cure, GraphChange, Remedy
 from enginewright.precision.islands import changed
 from tools.comparison.command import run
 from tools.comparison.upgrade import PAGE
@@ -69,7 +69,7 @@ def test_the_same_version_is_safe_and_one_that_is_wrong_needs_a_cure(root, pytho
 
     here, graph = describe_machine("onnxruntime"), load_graph(CONVERTED / "model.onnx")
     shutil.copyfile(CONVERTED / "model.onnx", CONVERTED / UNCURED)
-    island = Change(nodes=("conv2",))
+    island = GraphChange(nodes=("conv2",))
     save_graph(changed(graph, island), CONVERTED / "model.onnx")
     remedy = Remedy(change=island, operations=("Conv",), error=0.0, milliseconds=None, speed=None)
     facts = here.model_dump(include={"runtime", "runtime_version", "device_name"})

@@ -164,12 +164,14 @@ def test_where_all_failed_none_is_shipped(findings, evidence):
     page = Reader(page_of(findings(evidence("fp32", broken=("a",)), evidence("int8", broken=("b",)))))
     assert "Ship none of them Each precision broke a threshold or ran as another type." in page.text
     assert "Ship none of them · Enginewright" in page.text
+    assert "Next: change what broke a threshold in params.yaml" in page.text
     assert "int8 failed: b" in page.text
 
 
 def test_a_doubtful_choice_must_be_measured_again(findings, evidence):
     page = Reader(page_of(findings(evidence("fp32", (3.0, 2.0, 4.0)), evidence("int8", (4.0, 3.9, 4.1)))))
     assert "Measure again int8 and fp32 cannot be told apart on this machine today: int8 0.97" in page.text
+    assert "then dvc repro --force --single-item race && dvc repro ." in page.text
     assert "Ship int8" not in page.text
 
 
