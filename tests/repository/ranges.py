@@ -75,7 +75,7 @@ def test_a_target_over_ssh_gets_all_but_its_runtime(tmp_path, monkeypatch):
             (project.root / "fleet.yaml").write_text(f"targets: {{board: {{ssh: board, python: {folder}/python}}}}")
             for words in (["init"], ["add", "--all"], ["commit", "-m", "a project"]):
                 project.run("git", "-c", "user.name=a", "-c", "user.email=a@b", *words)
-            asked = project.run("enginewright", "fleet", "--json")
+            asked = project.run(sys.executable, "-m", "enginewright.cli", "fleet", "--json")  # uv execs
     finally:
         server.stop()
     assert asked.returncode == 0, asked.stderr
