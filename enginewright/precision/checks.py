@@ -4,13 +4,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginewright.data.feeds import TINY, Outputs, Places, Run, cosines_of_samples, norms_of_samples
+from enginewright.data.feeds import TINY, Outputs, Places, Run, Values, cosines_of_samples, norms_of_samples
 from enginewright.data.run_all import OutputsOf, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.as_written import run_optimized
@@ -110,16 +109,18 @@ class Checks:
             return LOST
         figures = []
         for name in pairs[0][0]:
-            exact, found = (np.concatenate([pair[side][name] for pair in pairs]) for side in (0, 1))
-            figures += [upper_end(figure, len(exact)) / allowed for figure, allowed in self._figures(exact, found)]
+            of_parts = [(exact[name], found[name]) for exact, found in pairs]  # padded to texts of their own
+            count = sum(len(exact) for exact, _ in of_parts)
+            figures += [upper_end(figure, count) / allowed for figure, allowed in self._figures(of_parts)]
         return min(LOST, max(figures))
 
-    def _figures(self, exact: NDArray[Any], found: NDArray[Any]) -> Iterator[tuple[Figure, float]]:
+    def _figures(self, pairs: Sequence[tuple[Values, Values]]) -> Iterator[tuple[Figure, float]]:
         """Yield what an output loses by each threshold, by how often each sample is there, and what is allowed."""
-        errors, sizes = (np.square(norms_of_samples(*each)) for each in ((exact, found), (exact,)))
+        errors = np.concatenate([np.square(norms_of_samples(exact, found)) for exact, found in pairs])
+        sizes = np.concatenate([np.square(norms_of_samples(exact)) for exact, _ in pairs])
         yield lambda often: np.sqrt((often @ errors) / np.maximum(often @ sizes, TINY)), self.limits.relative_error
-        if exact[:1].size > 1:  # a single number has no angle
-            apart = 1 - cosines_of_samples(exact, found)
+        if pairs[0][0][:1].size > 1:  # a single number has no angle
+            apart = 1 - np.concatenate([cosines_of_samples(*pair) for pair in pairs])
             yield lambda often: (often @ apart) / often.sum(axis=1), max(1 - self.limits.cosine, TINY)
 
     def check_run(self, run: Run, spared: int, work: float, there: OutputsOf | None = None) -> Step:
