@@ -24,7 +24,6 @@ from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import save_graph
 from enginewright.precision import search as journal
-from enginewright.precision.calibration import cache as answers
 
 pytest_plugins = ("support.runs",)
 
@@ -61,11 +60,10 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
-    """Keep what tests calibrate and search out of the developer's cache, which holds few files."""
+    """Keep what tests search out of the developer's cache, which holds few files."""
     cache = tmp_path_factory.getbasetemp() / "cache"
     with pytest.MonkeyPatch.context() as patch:
-        for module in (answers, journal):
-            patch.setattr(module, "user_cache_path", lambda _: cache)
+        patch.setattr(journal, "user_cache_path", lambda _: cache)
         yield
 
 

@@ -86,7 +86,7 @@ def calibrate(images: int, precision: str, cluster: Cluster | None) -> str:
     merged: dict[str, Histogram] = {}
     parts, found = parts_of("calibrate", images), hashlib.sha256()
     for done, part in enumerate(spread(measuring(), parts, cluster), 1):
-        for name, histogram in part.histograms.items():
+        for name, histogram in part.items():
             if name in merged:
                 merged[name].merge(histogram)
             else:

@@ -17,7 +17,7 @@ from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
-from enginewright.precision.calibration.cache import Calibration, kept_answers
+from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.calibrate import ranges_of_parts
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
@@ -98,7 +98,7 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
             layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
         work = shares_of_work(graph, layers, given.sample)
         judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
-        checks = Checks(graph, samples, judge, kept_answers(measured, samples), there)
+        checks = Checks(graph, samples, judge, there)
         by_others = [
             (part, given._replace(ranges=by), rounding._replace(ranges=value_ranges(by, dialect)))
             for part, by in _by_others(plain, measured, samples, checks.picked, journal)

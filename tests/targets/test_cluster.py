@@ -94,9 +94,8 @@ class OneThread:
 
 
 def content(found):
-    """Return what was measured in a form that can be compared: histograms, and answers, in their order."""
-    kept = {name: (h.counts.tobytes(), h.width, h.amax, h.lowest, h.peaks) for name, h in found.histograms.items()}
-    return kept, [values.tobytes() for each in found.answers for values in each.values()]
+    """Return what was measured in a form that can be compared."""
+    return {name: (h.counts.tobytes(), h.width, h.amax, h.lowest, h.peaks) for name, h in found.items()}
 
 
 def measured(folder, samples, parts, cluster):
@@ -149,9 +148,8 @@ def test_killed_workers_and_machines_that_come_and_go_change_nothing(folder, man
     found = list(cluster.do(Dying(folder, 128, deaths=str(tmp_path)), parts()))
     merged = found[0]
     for each in found[1:]:
-        merged.answers.extend(each.answers)
-        for name, histogram in each.histograms.items():
-            merged.histograms[name].merge(histogram)
+        for name, histogram in each.items():
+            merged[name].merge(histogram)
     assert content(merged) == wanted
     assert len(list(tmp_path.iterdir())) >= 2
 
@@ -174,7 +172,7 @@ def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, clu
 def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, many, cluster, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     measured_here = measure_samples(Measuring(folder, 2048), many, 4, False, None)
-    ranges = {name: Bounds(each.lowest, each.amax) for name, each in measured_here.histograms.items()}
+    ranges = {name: Bounds(each.lowest, each.amax) for name, each in measured_here.items()}
     rounding = Rounding(ranges, largest=64)
     layers = arithmetic_nodes(tiny_graph, ())
     task = task_of("classification", None, many.manifest.class_names)

@@ -1,21 +1,19 @@
-"""Keep what a calibration finds: the ranges in TensorRT's calibration cache, their origin, and what the exact graph
-answers meanwhile. The cache is a header, then `name: scale` with a float32 as big-endian hex."""
+"""Keep what a calibration finds: the ranges in TensorRT's calibration cache, and their origin. The cache is a header,
+then `name: scale` with a float32 as big-endian hex."""
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from platformdirs import user_cache_path
 from pydantic import Field
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import Record, new_file, sha256, sha256_of
+from enginewright.core.files import Record, new_file, sha256
 from enginewright.core.params.precisions import CalibrationParams
-from enginewright.data.feeds import Outputs, load_arrays, save_arrays
-from enginewright.data.sample_set import MANIFEST, SampleSet
+from enginewright.data.sample_set import SampleSet
 from enginewright.graph.files import graph_sha256
 from enginewright.precision.write_int8 import LARGEST, Bounds
 
@@ -128,42 +126,6 @@ def require_tensors(record: Calibration, needed: list[str]) -> None:
             f"the calibration ({record.source}) has no range for {len(missing)} of the {len(needed)} tensors that are "
             f"quantized: {some}. Was it made for another export of the model? Set calibration.file: null to measure"
         )
-
-
-MOST_FILES = 20  # in a folder, of which the oldest goes first
-
-
-def keep_answers(ranges: Calibration, samples: SampleSet, batches: Sequence[Outputs]) -> None:
-    """Keep the answers that the samples got while these ranges were measured, unless some are missing or of other
-    sizes. A search need not run the exact graph on all samples again. They belong to a machine, whose number of cores
-    decides their last bits, and not to the pipeline."""
-    shapes = {tuple(values.shape[1:] for values in batch.values()) for batch in batches}
-    if len(shapes) != 1 or not all(batches):
-        return
-    answers = {name: np.concatenate([batch[name] for batch in batches])[: len(samples)] for name in batches[0]}
-    file = _file_of(ranges, samples)
-    try:
-        with new_file(file) as temporary, temporary.open("wb") as opened:
-            save_arrays(opened, answers)
-        for old in sorted(file.parent.glob("*.npz"), key=lambda each: each.stat().st_mtime)[:-MOST_FILES]:
-            old.unlink()
-    except OSError:  # a full or a read-only disk: the search runs the graph again
-        pass
-
-
-def kept_answers(ranges: Calibration, samples: SampleSet) -> Outputs | None:
-    """Return what is known, or None."""
-    try:
-        with _file_of(ranges, samples).open("rb") as opened:
-            return load_arrays(opened)
-    except Exception:  # missing or damaged: NumPy and zipfile raise what the parsers beneath them do
-        return None
-
-
-def _file_of(ranges: Calibration, samples: SampleSet) -> Path:
-    # Other code may prepare other pixels of the same files, which then have other ranges.
-    about = ranges.model_sha256, ranges.cache_sha256, sha256(samples.folder / MANIFEST)
-    return user_cache_path("enginewright") / "answers" / f"{sha256_of(about)}.npz"
 
 
 def with_ranges(known: Calibration, found: Mapping[str, Bounds]) -> Calibration:

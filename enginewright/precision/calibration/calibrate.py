@@ -6,7 +6,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -18,7 +17,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.precisions import AUTO, CalibrationParams
 from enginewright.core.progress import progress
-from enginewright.data.feeds import Feeds, Outputs
+from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import AT_ONCE, Part, SampleSet, cut
 from enginewright.graph.as_written import open_as_written
 from enginewright.graph.files import graph_sha256
@@ -27,11 +26,8 @@ from enginewright.graph.shapes import shapes_for, with_shapes
 from enginewright.precision.calibration.auto import choose_ranges
 from enginewright.precision.calibration.cache import (
     MEASURED,
-    SMALL,
     Calibration,
     channels_of,
-    keep_answers,
-    kept_answers,
     with_ranges,
     write_cache,
 )
@@ -49,15 +45,12 @@ MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"} 
 MANY = 1 << 26  # bytes of a batch, for which PyTorch is worth a second of import: it counts twice as fast
 COUNTERS = 2  # threads: more wait for each other, and take cores from the graph
 MOST_BYTES = 1 << 30  # of a batch's activations, of which there are two: one is counted while the next is computed
-MOST_ANSWERS = 1024  # samples, which is more than a search looks at
 FEW = 8  # samples whose activations are measured together anew
 
 Arrays = dict[str, NDArray[np.float32]]
 
 
-class MeasuredRanges(NamedTuple):
-    histograms: dict[str, Histogram]
-    answers: list[Outputs]  # to the first batches; they are empty where they are large, or not one to a sample
+Histograms = dict[str, Histogram]
 
 
 def calibrate_graph(
@@ -73,7 +66,7 @@ def calibrate_graph(
     graph = load_graph(model)
     fixed = fixed_batch(graph)
     batch = fixed or batch_in_memory(graph, samples, params.batch)
-    counted, answers = measure_samples(Measuring(source, params.bins), samples, batch, bool(fixed), cluster)
+    counted = measure_samples(Measuring(source, params.bins), samples, batch, bool(fixed), cluster)
     histograms = with_moved(graph, counted)
     choice = choose_ranges(graph, histograms, samples, params, dialect)
     write_cache(choice.amax, cache)
@@ -94,7 +87,6 @@ def calibrate_graph(
         methods=choice.methods,
         costs=choice.costs,
     )
-    keep_answers(record, samples, answers)
     record.write(calibrated / "calibration.json")
     return record
 
@@ -107,7 +99,7 @@ def ranges_of_parts(
     batch = fixed or batch_in_memory(graph, samples, FEW)
     for part in parts:
         places = samples.places(part, batch, whole=bool(fixed))
-        measured = meter.measure((samples.read_at(part[each]) for each in places), known.bins).histograms
+        measured = meter.measure((samples.read_at(part[each]) for each in places), known.bins)
         found.append(_ranges_of(known, with_moved(graph, measured)))
     return found
 
@@ -127,32 +119,25 @@ def write_scaled(known: Calibration, scaled: Mapping[str, Bounds], model: Path, 
     record, cache = with_ranges(known, scaled), model.parent / "calibration.cache"
     write_cache(record.amax, cache)
     record = record.model_copy(update={"model_sha256": graph_sha256(model), "cache_sha256": sha256(cache)})
-    if answers := kept_answers(known, samples):  # which scaling leaves as they are
-        keep_answers(record, samples, [answers])
     record.write(model.parent / "calibration.json")
     return record
 
 
 def measure_samples(
     work: "Measuring", samples: SampleSet, batch: int, whole: bool, cluster: Cluster | None, at_once: int = AT_ONCE
-) -> MeasuredRanges:
-    """Return a histogram of each activation of a graph, and its answers.
+) -> Histograms:
+    """Return a histogram of each activation of a graph.
 
     Parts of the samples are measured one by one, or side by side on a cluster, and merged in their order: the merging
     is exact, so that it does not matter how they are cut.
     """
-    parts = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once)
-    merged = MeasuredRanges({}, [])
-    # Answers to texts depend on how far they are padded.
-    most = math.ceil(MOST_ANSWERS / batch) if samples.lengths is None else 0
+    parts, merged = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once), Histograms()
     for part in progress(spread(work, parts, cluster), "calibration", len(parts), f"parts of {at_once} samples"):
-        merged.answers.extend(part.answers)
-        del merged.answers[most:]
-        for name, histogram in part.histograms.items():
-            if name in merged.histograms:
-                merged.histograms[name].merge(histogram)
+        for name, histogram in part.items():
+            if name in merged:
+                merged[name].merge(histogram)
             else:
-                merged.histograms[name] = histogram
+                merged[name] = histogram
     return merged
 
 
@@ -165,20 +150,20 @@ def batch_in_memory(model: onnx.ModelProto, samples: SampleSet, most: int) -> in
 
 
 @dataclass(frozen=True)
-class Measuring(Work[Part, MeasuredRanges]):
+class Measuring(Work[Part, Histograms]):
     """Measure the activations of the graph in a folder."""
 
     folder: Path
     bins: int
 
     @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Part], MeasuredRanges]]:
+    def open(self, threads: int) -> Iterator[Callable[[Part], Histograms]]:
         meter = Meter(load_graph(self.folder / "model.onnx"), threads)
         yield lambda part: meter.measure(part.feeds(), self.bins)
 
 
 def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> dict[str, Histogram]:
-    return with_moved(model, Meter(model).measure(batches, bins).histograms)
+    return with_moved(model, Meter(model).measure(batches, bins))
 
 
 def with_moved(model: onnx.ModelProto, histograms: dict[str, Histogram]) -> dict[str, Histogram]:
@@ -208,21 +193,17 @@ class Meter:
         known = {value.name for value in [*graph_inputs(graph), *graph.output, *shown]}
         moved = {name for name, source in _moved(graph).items() if source in known}
         graph.output.extend(value for value in shown if value.name not in moved)
-        outputs = model.graph.output
-        is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
-        self._answers = [output.name for output in outputs] if is_exact else []
         self._cores = threads or working_threads()
         # Threads that wait by spinning would take the cores of those that count.
         self._session = open_as_written(exposed, threads, spins=False)
         self._names = [output.name for output in graph.output]
         self._by_channel = set(tensors_by_channel(model))
 
-    def measure(self, batches: Iterable[Feeds], bins: int) -> MeasuredRanges:
-        """Return a histogram of each activation, without keeping more of a batch than its answers."""
-        found = MeasuredRanges({}, [])
-        for activations, answers in self._of_each(batches):
-            self._count(activations, {name: found.histograms.setdefault(name, Histogram(bins)) for name in activations})
-            found.answers.append(answers)
+    def measure(self, batches: Iterable[Feeds], bins: int) -> Histograms:
+        """Return a histogram of each activation, without keeping a batch."""
+        found = Histograms()
+        for activations in self._of_each(batches):
+            self._count(activations, {name: found.setdefault(name, Histogram(bins)) for name in activations})
         return found
 
     def _count(self, activations: Arrays, histograms: Mapping[str, Histogram]) -> None:
@@ -239,25 +220,21 @@ class Meter:
             for _ in in_parallel(add, activations, min(COUNTERS, self._cores)) if many else map(add, activations):
                 pass
 
-    def _of_each(self, batches: Iterable[Feeds]) -> Iterator[tuple[Arrays, Outputs]]:
-        """Yield the activations of each batch and its answers, while ONNX Runtime already computes those of the next,
-        unless one thread is all there is."""
+    def _of_each(self, batches: Iterable[Feeds]) -> Iterator[Arrays]:
+        """Yield the activations of each batch, while ONNX Runtime already computes those of the next, unless one thread
+        is all there is."""
         if self._cores == 1:
             yield from map(self._run, batches)
             return
         with ThreadPoolExecutor(max_workers=1) as pool:
-            waiting: list[Future[tuple[Arrays, Outputs]]] = []
+            waiting: list[Future[Arrays]] = []
             for feeds in batches:
                 waiting.append(pool.submit(self._run, feeds))
                 if len(waiting) == 2:
                     yield waiting.pop(0).result()
             yield from (computed.result() for computed in waiting)
 
-    def _run(self, feeds: Feeds) -> tuple[Arrays, Outputs]:
+    def _run(self, feeds: Feeds) -> Arrays:
         inputs = {name: array for name, array in feeds.items() if array.dtype.name in FLOATS}
         arrays = inputs | dict(zip(self._names, self._session.run(self._names, dict(feeds)), strict=True))
-        # Copies: an array of ONNX Runtime's keeps all the memory that its session took.
-        count, answers = len(next(iter(feeds.values()))), {name: arrays[name].copy() for name in self._answers}
-        are_small = all(each.shape[:1] == (count,) and each.nbytes <= SMALL * count for each in answers.values())
-        activations = {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
-        return activations, answers if are_small else {}
+        return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}

@@ -10,8 +10,11 @@ from support.pass_checks import model_of_text
 from support.quantized import KEEP_NOTHING
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.precision.calibration.calibrate import batch_in_memory, measure
+from enginewright.core.params.precisions import CalibrationParams
+from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.precision.calibration.calibrate import batch_in_memory, calibrate_graph, measure, ranges_of_parts
 from enginewright.precision.cast import cast
+from enginewright.precision.dialect import dialect_of
 
 ACTIVATIONS = {"input", "conv", "relu", "conv_2", "relu_2", "pooled", "features", "logits"}
 
@@ -120,3 +123,15 @@ def test_inputs_of_integers_are_fed_and_have_no_range(pair_onnx, pair_feeds):
     found = measure(onnx.load(pair_onnx), [pair_feeds(2, 8, 8), pair_feeds(2, 9, 12)], bins=2048)
     assert found.keys() == {"image", "conv", "map", "pooled", "seen", "rows", "looked_up", "both", "scores"}
     assert found["map"].counts.sum() == 2 * 32 * (8 * 8 + 9 * 12)
+
+
+def test_the_ranges_of_a_part_are_what_its_samples_reach(tiny_onnx, samples, tmp_path):
+    graph, some = load_graph(tiny_onnx), np.arange(3)
+    save_graph(graph, tmp_path / "model.onnx")
+    params = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
+    ranges = calibrate_graph(tmp_path, samples, params, dialect_of("openvino", "cpu", "avx512_vnni"), None, tmp_path)
+    whole, found = ranges_of_parts(ranges, graph, samples, [np.arange(len(samples)), some])
+    assert whole.amax == pytest.approx(ranges.amax, rel=1e-5)
+    assert found.amax["input"] == pytest.approx(np.abs(samples.read_at(some)["input"]).max())
+    assert found.amax["logits"] < ranges.amax["logits"]
+    assert (found.cache_sha256, found.methods) == (ranges.cache_sha256, ranges.methods)

@@ -16,7 +16,6 @@ from enginewright.pipeline.graphs import ConvertPaths, RescuePaths, convert, res
 from enginewright.pipeline.ranges import calibrate
 from enginewright.pipeline.search import SearchPaths, search
 from enginewright.precision import search as journal
-from enginewright.precision.calibration import cache as answers
 from enginewright.precision.cure import Cures
 from enginewright.precision.dialect import dialect_of
 from enginewright.precision.records import AIM, RESCUE, SEARCH, Rescue, Search
@@ -39,8 +38,7 @@ def run_stages(samples, tmp_path, monkeypatch):
 
     def run(onnx, precision, *compiler):
         monkeypatch.chdir(tmp_path)
-        for module in (answers, journal):
-            monkeypatch.setattr(module, "user_cache_path", lambda _: tmp_path / "cache")
+        monkeypatch.setattr(journal, "user_cache_path", lambda _: tmp_path / "cache")
         shutil.copyfile(ROOT / "params.yaml", "params.yaml")
         lay_over(RECIPE.replace("PRECISION", precision))
         simplified, calibrated, rescued, searched = (
