@@ -91,8 +91,8 @@ def test_a_room_imports_only_the_rooms_before_it(room):
 
 
 def test_the_house_stays_small():
-    """What is added makes room for itself. The aim is 27,000 lines in 200 files: these numbers only fall. Once they rose,
-    by 99 lines, for targets over ssh and tuned builds; what moves to tools/ makes no room."""
+    """What is added makes room for itself. The aim is 27,000 lines in 200 files: these numbers only fall. They rose
+    once, by 99 lines, for targets over ssh and tuned builds. What moves to tools/ makes no room."""
     lines = [len(path.read_text().splitlines()) for path in FILES]
     assert (len(lines) <= 184, sum(lines) <= 29_201, max(lines) <= 450) == (True, True, True), (len(lines), sum(lines))
     assert sum(len(path.read_text().splitlines()) for path in (ROOT / "tools").rglob("*.py")) <= 2_057
