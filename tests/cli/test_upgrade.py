@@ -185,6 +185,7 @@ def test_a_project_of_a_later_version_does_not_run(project):
 
 
 MACHINE = (
-    "models", "weights", "calibration", "plugins", "cures", "machine", "target", "dialect", "tools", "task", "fitting",
+    "models", "weights", "calibration", "plugins", "cures", "tuned", "machine", "target", "dialect", "tools", "task",
+    "fitting", "tuning",
     *OPTIONS,
 )  # fmt: skip

@@ -96,7 +96,7 @@ def fail(monkeypatch):
 @pytest.fixture
 def built_here(monkeypatch):
     """Let builds run in this process, where a test has changed something."""
-    here = lambda _, function, *arguments: function(*arguments)  # noqa: E731
+    here = lambda _, function, *arguments, longest=None: function(*arguments)  # noqa: E731
     monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.run_apart", here)
 
 
@@ -297,11 +297,8 @@ def test_a_batch_that_follows_from_values_is_refused(build):
 
 
 @pytest.mark.parametrize(("failure", "raced"), [("", {ENGINE, LAUNCHED}), ("not_capturable", {ENGINE})])
-def test_an_engine_is_raced_without_its_cuda_graph_only_if_it_has_one(
-    make, gpu, fail, images, monkeypatch, failure, raced
-):
+def test_an_engine_is_raced_without_its_cuda_graph_only_if_it_has_one(make, gpu, fail, images, failure, raced):
     paths = speed.BenchmarkPaths(make(), *[Path("nowhere")] * 5)
-    monkeypatch.setattr(speed, "load_model", lambda weights: None)
     fail(failure)
     with contextlib.ExitStack() as opened:
         found = speed._contenders(opened, paths, gpu, REPLAYED, (), {"input": images})

@@ -220,7 +220,7 @@ def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, m
         pytest.skip(f"{machine.runtime} keeps no timing cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     configure = TensorRT._configure
-    in_this_process = lambda _, function, *arguments: function(*arguments)  # noqa: E731
+    in_this_process = lambda _, function, *arguments, longest=None: function(*arguments)  # noqa: E731
     monkeypatch.setattr(tensorrt, "run_apart", in_this_process)
 
     def configure_without_timing(self, builder, blueprint):

@@ -121,7 +121,7 @@ def make(machine, manifest):
 @pytest.fixture
 def built_here(monkeypatch):
     """Let builds run in this process, which sees or changes what they do."""
-    monkeypatch.setattr(tensorrt, "run_apart", lambda _, function, *arguments: function(*arguments))
+    monkeypatch.setattr(tensorrt, "run_apart", lambda _, function, *arguments, longest=None: function(*arguments))
 
 
 @pytest.fixture(scope="module")
