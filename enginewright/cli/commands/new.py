@@ -48,7 +48,7 @@ QUESTIONS = {
 def add_arguments(command: ArgumentParser) -> None:
     command.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="here if not given")
     command.add_argument("--name", help="one of several models: a folder, which shares data/")
-    command.add_argument("--model", help="torchvision's NAME, package.module:factory, or FILE.onnx")
+    command.add_argument("--model", help="torchvision's NAME, timm:NAME, transformers:FOLDER, module:NAME, FILE.onnx")
     add_path(command, "--images", FILE, type=str, help="a folder of images, a .csv, or arrays, .npz or .npy")
     add_path(command, "--weights", FILE, type=str, help="train, pretrained, given, or a checkpoint")
     command.add_argument("--task", help="what the outputs mean, see docs/how-to/tasks.md")
