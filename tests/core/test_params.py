@@ -105,7 +105,7 @@ def of_texts(changes):
         ),
         ({"precisions.tf32": {}}, "precisions.tf32: input should be 'fp32', 'fp16', 'bf16', 'int8', 'fp8', "),
         ({"precisions": {}}, "precisions is empty"),
-        ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'calibrated'"),
+        ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'given' or '"),
         ({"precisions.int8.from": "calibrated"}, "search.int8: set precisions.int8.from to searched, or remove it"),
         ({"mix.best": MIXED}, "mix.best: add precisions.best with from: mixed, or remove it from mix"),
         (
@@ -127,7 +127,7 @@ def of_texts(changes):
         ),
         (
             {"precisions.int8.from": "exported"},
-            "precisions.int8.from: input should be 'simplified', 'calibrated', 'searched' or 'mixed'",
+            "precisions.int8.from: input should be 'simplified', 'calibrated', 'searched', 'mixed' or 'given'",
         ),
         (
             {"precisions.int8.rescue": ["equalise"]},
