@@ -8,9 +8,8 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.graph.passes.find import Inserter, constant_of, find_nodes, remove_unused, turn_into
 
 NOT_NEGATIVE = ("HardSigmoid", "Relu", "Sigmoid", "Softmax")
-KEEP_SIGNS = (
-    "AveragePool", "Concat", "Flatten", "GlobalAveragePool", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose"
-)  # fmt: skip
+POOLS = ("AveragePool", "GlobalAveragePool", "MaxPool", "ReduceMean")
+KEEP_SIGNS = (*POOLS, "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose")
 LOWEST = {ir.DataType.UINT8: 0, ir.DataType.UINT16: 0, ir.DataType.INT8: -128, ir.DataType.INT16: -32768}
 
 
@@ -38,7 +37,8 @@ def take_out_rounding(model: ir.Model) -> bool:
         arrays = {name: tensor.numpy() for name, tensor in given.items() if tensor}
         (floats,) = ReferenceEvaluator(ir.to_proto(node)).run(None, arrays)
         turn_into(node, "Identity", [insert.constant(node, f"{node.outputs[0].name}.floats", floats)])
-    return bool(found) and remove_unused(model)
+    remove_unused(model)
+    return bool(found)
 
 
 def _within_its_range(node: ir.Node, insert: Inserter) -> ir.Value | None:

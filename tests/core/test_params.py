@@ -116,6 +116,14 @@ def of_texts(changes):
             {"precisions.best": BEST | {"keep": {"op_types": ["Conv"], "nodes": []}}, "mix.best": MIXED},
             "precisions.best.keep: best keeps what the precisions that it is mixed of keep",
         ),
+        (
+            {"precisions.int8.from": "given", "search": {}, "precisions.int8.keep.nodes": ["conv1"]},
+            "precisions.int8.keep: what `from: given` has in high precision is as the model has it",
+        ),
+        (
+            {"precisions.int8.from": "given", "search": {}, "precisions.best": BEST, "mix.best": MIXED},
+            "mix.best: it is mixed of an int8 that is searched or calibrated, not 'given'",
+        ),
         ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
         (
             {"precisions.int8.must_pay": {"over": "fp8", "times": 1.1}},
