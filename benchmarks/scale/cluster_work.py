@@ -87,7 +87,7 @@ def make_project(folder: Path) -> None:
     samples(params, SamplesPaths(Path("data/images"), Path("data/texts"), task, **sets))
     weights(params, Path("data/weights"), Path("data/models"), training, model)
     export(params, model, validation, exported)
-    simplify(params, exported, validation, simplified)
+    simplify(params, exported, validation, simplified, simplified.with_name("given"))
     calibrate(params, Path("data/calibration"), simplified, calibration, dialect, calibrated)
     graphs = simplified, calibrated, calibrated, rescued
     convert(params, PRECISION, ConvertPaths(*graphs, calibration, dialect, given, cures, converted))

@@ -261,7 +261,7 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
     samples(params, SamplesPaths(data / "images", data / "texts", facts["task"], training, calibration, validation))
     weights(params, users["weights"], users["models"], training, given)
     export(params, given, validation, exported)
-    simplify(params, exported, validation, simplified)
+    simplify(params, exported, validation, simplified, made / "given")
     reference(params, given, validation, answers)
     made_from = simplified
     if PRECISIONS[precision].is_calibrated:

@@ -35,7 +35,7 @@ class Precision:
             return ("mixed",)
         if not self.is_calibrated:
             return ("simplified",)
-        return ("calibrated",) if self.block else ("searched", "calibrated")
+        return ("calibrated",) if self.block else ("searched", "given", "calibrated")
 
 
 PRECISIONS: dict[str, Precision] = {

@@ -19,6 +19,7 @@ from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginewright.graph.pixels import take_pixels
+from enginewright.graph.without_rounding import types_of_rounding
 from enginewright.precision import in_dialect
 from enginewright.precision.cast import CALIBRATION_BATCH
 from enginewright.precision.cure import CURE, UNCURED, Cures
@@ -64,7 +65,7 @@ def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None
 class Plan(NamedTuple):
     """Hold all that a graph is made from, as the stages before have answered."""
 
-    made_as: str  # the precision, or for a mix that in which it is written
+    made_as: str  # the precision, or for a mix that in which it is written; fp32 where nothing is left to do
     keep: Keep
     graph: Path
     given: in_dialect.Ingredients | None = None  # with ranges; None where nothing is calibrated
@@ -137,6 +138,8 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
         rescue = paths.rescued / mix.made_as if mix.is_searched else None
     else:
         plan = Plan(precision, params.precisions[precision].keep, exact)
+        if params.precisions[precision].made_from == "given":
+            return Plan("fp32", plan.keep, _given_graph(precision, paths.made_from))  # like fp32, it is as it is to be
         rescue = paths.rescued / precision if paths.made_from not in (paths.calibrated, paths.simplified) else None
     if not PRECISIONS[plan.made_as].is_calibrated:
         return plan
@@ -150,6 +153,16 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
         answers = {SEARCH: found, RESCUE: rescue / RESCUE}
         return plan._replace(given=in_dialect.spare_searched(given, found, rescue), answers=answers)
     return plan
+
+
+def _given_graph(precision: str, folder: Path) -> Path:
+    path, kind = folder / "model.onnx", PRECISIONS[precision].onnx_type
+    kinds = types_of_rounding(load_graph(path)) if path.exists() else set()
+    if kind not in {each.removeprefix("U") for each in kinds}:
+        raise EnginewrightError(
+            f"precisions.{precision}.from: the model has no Q/DQ nodes of {kind}; set it to searched or calibrated"
+        )
+    return path
 
 
 def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, dialect: Dialect) -> onnx.ModelProto:

@@ -1,7 +1,10 @@
 """The graph that all precisions are made of, and the ranges of its activations."""
 
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import onnx
 
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
@@ -9,9 +12,9 @@ from enginewright.core.user_files import user_calibration
 from enginewright.data.sample_set import SampleSet, checked_feeds
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.data_apart import is_large
-from enginewright.graph.files import graph_bytes
+from enginewright.graph.files import copy_graph, graph_bytes
 from enginewright.graph.onnx_file import check_at_each_size, count_nodes, load_graph, save_graph
-from enginewright.graph.passes import rewrite_graph
+from enginewright.graph.passes import changed_by, rewrite_graph
 from enginewright.graph.simplify import (
     SIMPLIFY_LIMIT,
     Simplification,
@@ -19,25 +22,29 @@ from enginewright.graph.simplify import (
     simplify_graph,
     simplify_large_graph,
 )
+from enginewright.graph.without_rounding import take_out_rounding
 from enginewright.precision.calibration.cache import provided_provenance, read_cache, write_cache
 from enginewright.precision.calibration.calibrate import calibrate_graph
 from enginewright.precision.dialect import Dialect
 from enginewright.targets.ray_cluster import open_cluster
 
 
-def simplify(params: Params, exported: Path, validation: Path, simplified: Path) -> None:
-    """Write model.onnx, and what was removed to simplify.json."""
+def simplify(params: Params, exported: Path, validation: Path, simplified: Path, given: Path) -> None:
+    """Write model.onnx, and what was removed to simplify.json. Of a model that is quantized already, model.onnx has no
+    Q/DQ nodes, and the folder `given` holds the graph with them."""
     source = exported / "model.onnx"
     before = load_graph(source)
     checked = checked_feeds(SampleSet.open(validation), params.build.profile)
-    with new_folder(simplified) as unfinished:
+    with new_folder(simplified) as unfinished, new_folder(given) as beside:
         target = unfinished / "model.onnx"
-        with TemporaryDirectory(dir=unfinished) as scratch:
-            made = simplify_large_graph(source, Path(scratch)) if is_large(before) else simplify_graph(before)
-            after = rewrite_graph(fold_constants(made))
-            save_graph(after, target)
-        runs = open_as_written(source), open_as_written(target)
-        expected, got = ([run_graph(run, feeds) for feeds in checked] for run in runs)
+        after = _simplify(source, target)
+        runs = [open_as_written(source), open_as_written(target)]
+        if (floats := changed_by(after, take_out_rounding)) is not None:
+            copy_graph(target, beside)
+            save_graph(floats, target)
+            after = _simplify(target, target)
+            runs.append(open_as_written(target))
+        expected, got, *in_floats = ([run_graph(run, feeds) for feeds in checked] for run in runs)
         failure = "the simplified graph does not compute what the exported one computes"
         record = Simplification(
             nodes_before=count_nodes(before),
@@ -47,7 +54,22 @@ def simplify(params: Params, exported: Path, validation: Path, simplified: Path)
             against_exported=check_at_each_size(expected, got, SIMPLIFY_LIMIT, failure),
         )
         record.write(unfinished / "simplify.json")
+        record.write(beside / "simplify.json")  # as DVC warns of a folder that is empty
+    for answers in in_floats:
+        cost = check_at_each_size(expected, answers, math.inf, "the graph without Q/DQ nodes").relative_error
+        print(
+            f"MIND: the model is quantized already. Without its Q/DQ nodes it has a relative error of {cost:.2e} to "
+            "itself as given, which is the reference: set thresholds accordingly"
+        )
     print(f"{len(before.graph.node)} nodes became {len(after.graph.node)}")
+
+
+def _simplify(source: Path, target: Path) -> onnx.ModelProto:
+    before = load_graph(source)
+    with TemporaryDirectory(dir=target.parent) as scratch:
+        made = simplify_large_graph(source, Path(scratch)) if is_large(before) else simplify_graph(before)
+        save_graph(rewrite_graph(fold_constants(made)), target)
+    return load_graph(target)
 
 
 def calibrate(params: Params, data: Path, simplified: Path, calibration: Path, dialect: Path, calibrated: Path) -> None:

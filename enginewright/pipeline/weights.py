@@ -38,11 +38,6 @@ def weights(params: Params, data: Path, models: Path, training: Path, weights: P
             save_graph(graph, file)  # with the weights that were in several files
             classes = samples.classes or None
             parameters = sum(math.prod(tensor.dims) for tensor in graph.graph.initializer)
-            if rounded := sum(node.op_type == "QuantizeLinear" for node in graph.graph.node):
-                print(
-                    f"MIND: {asked.source} is quantized already, by {rounded} nodes QuantizeLinear: each precision keeps "
-                    "what they lose, fp32 too. Take the graph that was exported before, and let int8 be made of that"
-                )
         else:
             file, folder = unfinished / WEIGHTS, None
             if asked.library == "transformers":

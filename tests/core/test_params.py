@@ -105,7 +105,7 @@ def of_texts(changes):
         ),
         ({"precisions.tf32": {}}, "precisions.tf32: input should be 'fp32', 'fp16', 'bf16', 'int8', 'fp8', "),
         ({"precisions": {}}, "precisions is empty"),
-        ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'calibrated'"),
+        ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'given' or '"),
         ({"precisions.int8.from": "calibrated"}, "search.int8: set precisions.int8.from to searched, or remove it"),
         ({"mix.best": MIXED}, "mix.best: add precisions.best with from: mixed, or remove it from mix"),
         (
@@ -115,6 +115,14 @@ def of_texts(changes):
         (
             {"precisions.best": BEST | {"keep": {"op_types": ["Conv"], "nodes": []}}, "mix.best": MIXED},
             "precisions.best.keep: best keeps what the precisions that it is mixed of keep",
+        ),
+        (
+            {"precisions.int8.from": "given", "search": {}, "precisions.int8.keep.nodes": ["conv1"]},
+            "precisions.int8.keep: what `from: given` has in high precision is as the model has it",
+        ),
+        (
+            {"precisions.int8.from": "given", "search": {}, "precisions.best": BEST, "mix.best": MIXED},
+            "mix.best: it is mixed of an int8 that is searched or calibrated, not 'given'",
         ),
         ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
         (
@@ -127,7 +135,7 @@ def of_texts(changes):
         ),
         (
             {"precisions.int8.from": "exported"},
-            "precisions.int8.from: input should be 'simplified', 'calibrated', 'searched' or 'mixed'",
+            "precisions.int8.from: input should be 'simplified', 'calibrated', 'searched', 'mixed' or 'given'",
         ),
         (
             {"precisions.int8.rescue": ["equalise"]},

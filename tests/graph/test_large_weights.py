@@ -162,7 +162,7 @@ def test_a_graph_is_simplified_from_file_to_file(samples, here, lowered):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10),
         Path("exported/model.onnx"),
     )
-    simplify(Params.read(), Path("exported"), samples.folder, Path("simplified"))
+    simplify(Params.read(), Path("exported"), samples.folder, Path("simplified"), Path("given"))
     assert [path.name for path in sorted(Path("simplified").iterdir())] == [
         "model.onnx", "model.onnx.data", "simplify.json",
     ]  # fmt: skip

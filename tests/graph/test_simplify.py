@@ -47,7 +47,8 @@ def simplify(samples, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exported").mkdir()
     onnx.save(mean_of_images(MEAN), tmp_path / "exported/model.onnx")
-    return lambda: stage.simplify(Params.read(), tmp_path / "exported", samples.folder, tmp_path / "simplified")
+    folders = [tmp_path / name for name in ("simplified", "given")]
+    return lambda: stage.simplify(Params.read(), tmp_path / "exported", samples.folder, *folders)
 
 
 def test_a_graph_with_a_constant_sequence_stays_as_it_is():

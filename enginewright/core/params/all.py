@@ -148,6 +148,8 @@ class Params(Section):
                 yield f"{place}.keep: fp32 is in high precision throughout, there is nothing to keep"
             if facts.is_mixed and keep != Keep(op_types=(), nodes=()):
                 yield f"{place}.keep: {name} keeps what the precisions that it is mixed of keep"
+            if precision.made_from == "given" and (keep.op_types or keep.nodes):
+                yield f"{place}.keep: what `from: given` has in high precision is as the model has it"
             if precision.rescue not in ("auto", "none") and not precision.is_searched:
                 only = "a precision is rescued only where its from is searched"
                 yield f"{place}.rescue: {only}, not '{precision.made_from}'"
@@ -163,6 +165,8 @@ class Params(Section):
             yield f"mix.{name}: add precisions.{name} with from: mixed, or remove it from mix"
         for name, section in self.mix.items():
             for part in ("int8", section.floating):
+                if part in self.precisions and self.precisions[part].made_from == "given":
+                    yield f"mix.{name}: it is mixed of an int8 that is searched or calibrated, not 'given'"
                 if part not in self.precisions:
                     yield f"mix.{name}: it is mixed of int8 and {section.floating}: add precisions.{part}"
 

@@ -83,8 +83,8 @@ class MustPay(Section):
 class PrecisionParams(Section):
     """A precision. What is not given is as DEFAULTS has it for the precision, and not here: it has no name here."""
 
-    made_from: Literal["simplified", "calibrated", "searched", "mixed"] = Field(alias="from")
-    """the graph that it starts from"""
+    made_from: Literal["simplified", "calibrated", "searched", "mixed", "given"] = Field(alias="from")
+    """the graph that it starts from; given: the model's own Q/DQ nodes, as they are"""
     keep: Keep = Keep()
     """what stays in high precision"""
     thresholds: Thresholds
