@@ -18,8 +18,8 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginewright.graph.passes.without_rounding import types_of_rounding
 from enginewright.graph.pixels import take_pixels
-from enginewright.graph.without_rounding import types_of_rounding
 from enginewright.precision import in_dialect
 from enginewright.precision.cast import CALIBRATION_BATCH
 from enginewright.precision.cure import CURE, UNCURED, Cures

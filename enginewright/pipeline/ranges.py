@@ -15,6 +15,7 @@ from enginewright.graph.data_apart import is_large
 from enginewright.graph.files import copy_graph, graph_bytes
 from enginewright.graph.onnx_file import check_at_each_size, count_nodes, load_graph, save_graph
 from enginewright.graph.passes import changed_by, rewrite_graph
+from enginewright.graph.passes.without_rounding import take_out_rounding
 from enginewright.graph.simplify import (
     SIMPLIFY_LIMIT,
     Simplification,
@@ -22,7 +23,6 @@ from enginewright.graph.simplify import (
     simplify_graph,
     simplify_large_graph,
 )
-from enginewright.graph.without_rounding import take_out_rounding
 from enginewright.precision.calibration.cache import provided_provenance, read_cache, write_cache
 from enginewright.precision.calibration.calibrate import calibrate_graph
 from enginewright.precision.dialect import Dialect

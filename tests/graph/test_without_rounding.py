@@ -2,13 +2,15 @@
 
 import re
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from support.checkout import Project
 from support.pass_checks import model_of_text
 from support.paths import ROOT
@@ -20,7 +22,7 @@ from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import count_nodes, load_graph
 from enginewright.graph.passes import changed_by
-from enginewright.graph.without_rounding import take_out_rounding
+from enginewright.graph.passes.without_rounding import take_out_rounding
 from enginewright.measure.agreement import relative_error
 from enginewright.pipeline.graphs import ConvertPaths, convert
 from enginewright.pipeline.ranges import simplify
@@ -30,22 +32,31 @@ from enginewright.precision.dialect import dialect_of
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
 
+# In a process of its own, as ModelOpt changes ONNX Runtime's quantizer where it was imported.
+QUANTIZE = """
+import sys
+import numpy as np
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+source, target, feeds, kind = sys.argv[1:]
 class OneBatch(CalibrationDataReader):
-    def __init__(self, feeds):
-        self._left = [feeds]
-
+    left = [dict(np.load(feeds))]
     def get_next(self):
-        return self._left.pop() if self._left else None
+        return self.left.pop() if self.left else None
+quantize_static(
+    source, target, OneBatch(), QuantFormat.QDQ, per_channel=True, activation_type=QuantType[kind],
+    weight_type=QuantType.QInt8, extra_options={"ActivationSymmetric": kind == "QInt8"},
+)
+"""
 
 
-def quantized(source, target, feeds, kind=QuantType.QUInt8):
-    quantize_static(
-        source, target, OneBatch(feeds), QuantFormat.QDQ, per_channel=True, activation_type=kind,
-        weight_type=QuantType.QInt8, extra_options={"ActivationSymmetric": kind == QuantType.QInt8},
-    )  # fmt: skip
+def quantized(source, target, feeds, kind="QUInt8"):
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder, "feeds.npz"), **feeds)
+        command = [sys.executable, "-c", QUANTIZE, source, target, Path(folder, "feeds.npz"), kind]
+        subprocess.run(command, check=True, capture_output=True)
 
 
-@pytest.fixture(params=[QuantType.QUInt8, QuantType.QInt8], ids=["uint8", "int8"])
+@pytest.fixture(params=["QUInt8", "QInt8"], ids=["uint8", "int8"])
 def project(request, tiny_onnx, samples, tmp_path, monkeypatch):
     """A folder with the tiny graph as ONNX Runtime quantizes it. In uint8, that leaves out each Relu."""
     project = Project(tmp_path)
