@@ -22,10 +22,6 @@ class CompilerError(EnginewrightError):
     """Raised where a compiler fails on a graph, and nobody but its makers can mend that: others go on."""
 
 
-class CrashError(CompilerError):
-    """Raised where a library crashed in a process of its own, as 10.6 of TensorRT did on an int4 graph on an H200."""
-
-
 def sentence_of(error: BaseException) -> str | None:
     """Return what to say of an error that a user can cause, or None for a mistake of ours, whose traceback stays."""
     if isinstance(error, EnginewrightError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from enginewright.core.errors import CrashError, EnginewrightError
+from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.text import last_line, printable
 
 Result = TypeVar("Result")
@@ -189,7 +189,8 @@ def run_apart(
                 child.wait()
         if not answered.exists():
             why = how_it_ended(-child.returncode) if child.returncode < 0 else f"exit code {child.returncode}"
-            kind = CrashError if -child.returncode in CRASHES else EnginewrightError
+            # A library crashed, as TensorRT 10.6 did on an int4 graph on an H200.
+            kind = CompilerError if -child.returncode in CRASHES else EnginewrightError
             raise kind(f"{what} failed: {last_line((said or b'').decode(errors='replace')) or why}")
         result, failure = pickle.loads(answered.read_bytes())
     if failure:

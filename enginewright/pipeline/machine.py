@@ -84,9 +84,10 @@ def tuning_plans(params: Params, here: Machine, folder: Path) -> dict[str, Tunin
     """Return how each engine is tuned. What was found before counts with this compiler, its version and this device."""
     asked = params.build.tensorrt.tune if RUNTIMES[here.runtime].is_tensorrt else None
     plans: dict[str, TuningPlan | None] = dict.fromkeys(map(str, params.precisions))
-    if asked and not here.capability:
+    if not asked:
+        return plans
+    if not here.capability:
         print("build.tensorrt.tune is not followed: this machine has no GPU to race engines on")
-    if not (asked and here.capability):
         return plans
     for name, each in params.precisions.items():
         path = folder / f"{name}.json"

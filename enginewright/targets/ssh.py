@@ -146,7 +146,7 @@ GLIBCS = (17, 28, *range(31, 41))  # of manylinux_2, for which uv resolves
 
 
 class Looked(Record):
-    """What a target has."""
+    """Hold what a target has."""
 
     node: str
     home: str

@@ -92,10 +92,10 @@ def test_a_room_imports_only_the_rooms_before_it(room):
 
 def test_the_house_stays_small():
     """What is added makes room for itself. The aim is 27,000 lines in 200 files: these numbers only fall. They rose
-    once, by 204 lines: for targets over ssh, tuned builds and models that are quantized already. What moves to tools/
+    once, by 203 lines: for targets over ssh, tuned builds and models that are quantized already. What moves to tools/
     makes no room."""
     lines = [len(path.read_text().splitlines()) for path in FILES]
-    assert (len(lines) <= 184, sum(lines) <= 29_306, max(lines) <= 450) == (True, True, True), (len(lines), sum(lines))
+    assert (len(lines) <= 184, sum(lines) <= 29_305, max(lines) <= 450) == (True, True, True), (len(lines), sum(lines))
     assert sum(len(path.read_text().splitlines()) for path in (ROOT / "tools").rglob("*.py")) <= 2_057
     arrows = {
         (room, name.split(".")[1])

@@ -268,7 +268,7 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
                     "INVALID_NODE",
                     node,
                 )
-            # Of 10.6, seen on an H200. TensorRT for RTX 1.7, which is newer, takes bytes in blocks.
+            # 10.6 said this on an H200. TensorRT for RTX 1.7, which is newer, takes bytes in blocks.
             in_blocks = node.op_type == "DequantizeLinear" and any(each.name == "block_size" for each in node.attribute)
             if in_blocks and node.input[0] in in_bytes and VERSION <= (10, 6):
                 why = "Block quantization is supported only for DataType::kINT4"

@@ -160,15 +160,13 @@ def find_cpu() -> Hardware:
 def _preferred() -> RuntimeName:
     """Choose TensorRT or else ONNX Runtime's CUDA provider where there is a GPU, and OpenVINO on any other machine, or
     ONNX Runtime where that alone is installed."""
-    cpu_only = load_runtime("openvino").missing() and not load_runtime("onnxruntime").missing()
-    on_cpu: RuntimeName = "onnxruntime" if cpu_only else "openvino"
-    if find_gpu() is None:
+    if not (has_gpu := find_gpu() is not None):
         _say_why_gpu_is_not_used("runtime: auto goes on without the GPU")
-        return on_cpu
-    for name in GPU_RUNTIMES:
+    for name in GPU_RUNTIMES if has_gpu else ():
         runtime = load_runtime(name)
         missing = runtime.missing()
         if not missing and runtime.device() == "cuda":
             return name
         print(f"runtime: auto does not take {name}: {missing or 'it has no access to the GPU'}", file=sys.stderr)
-    return on_cpu
+    only_onnxruntime = load_runtime("openvino").missing() and not load_runtime("onnxruntime").missing()
+    return "onnxruntime" if only_onnxruntime else "openvino"

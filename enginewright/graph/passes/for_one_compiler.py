@@ -229,7 +229,7 @@ def _spell_out_col2im(node: ir.Node, insert: Inserter) -> bool:
     return True
 
 
-# What may be faster on one GPU and slower on another: a tuned build tries them. No part of a graph computes coarser.
+# A tuned build tries these, which may be faster on one GPU and slower on another. No part of a graph computes coarser.
 
 
 def last_product_as_conv(model: ir.Model) -> bool:

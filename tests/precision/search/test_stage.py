@@ -86,7 +86,7 @@ def test_fp8_leaves_out_what_its_search_spares(run_stages, tiny_onnx):
 
 
 def test_what_float16_cannot_hold_is_in_float32_beside_int8(run_stages, tiny_graph, tmp_path):
-    """As in an EfficientNet on an H200, whose layers in float16 took 95 % of what int8 is allowed."""
+    """An EfficientNet on an H200 was so: its layers in float16 took 95 % of what int8 is allowed."""
     model = ModelProto.FromString(tiny_graph.SerializeToString())
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for name, factor in (("w1", 1e5), ("w2", 1e-5)):
