@@ -25,11 +25,13 @@ from onnx import numpy_helper
 from support.errors import error_of
 from support.plugins import plugin_library, run_once
 
+from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.build import InferenceParams, Range
 from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.description import describe_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu import GpuSampler, Stream, process_megabytes
 from enginewright.engine.machine import lacking, target_of
@@ -50,8 +52,6 @@ from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
 from simulated import cudart
 from simulated.tensorrt import with_version
-from tools.inspection.description import describe_engine
-from tools.refit.command import refit_engine
 
 HAS_TILING = hasattr(trt, "TilingOptimizationLevel")
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)

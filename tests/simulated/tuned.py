@@ -15,9 +15,9 @@ from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginewright.graph.passes.for_one_compiler import TO_TRY
+from enginewright.pipeline import tune as search
 from enginewright.pipeline.build import BuildPaths, build
 from enginewright.pipeline.machine import tuning_plans
-from tools.tune import search
 
 HAS_ROUTES = hasattr(trt.IBuilderConfig._real, "build_route")
 HAS_TILING = hasattr(trt, "TilingOptimizationLevel")
