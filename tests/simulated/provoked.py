@@ -21,6 +21,7 @@ import onnx
 import pytest
 import tensorrt as trt
 import torch
+from support.builds import build_apart, building_here
 from support.errors import error_of
 from support.plugins import plugin_library, run_once
 
@@ -90,11 +91,10 @@ def fail(monkeypatch):
     return lambda what: monkeypatch.setenv("SIMULATED_FAILURE", what)
 
 
-@pytest.fixture
-def built_here(monkeypatch):
-    """Let builds run in this process, where a test has changed something."""
-    here = lambda _, function, *arguments, longest=None: function(*arguments)  # noqa: E731
-    monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.run_apart", here)
+@pytest.fixture(scope="module", autouse=True)
+def built_here():
+    with building_here():
+        yield
 
 
 @pytest.fixture
@@ -342,7 +342,8 @@ def test_plugins_are_registered_before_parsing_and_before_deserializing(
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
 
 
-def test_a_build_that_is_interrupted_ends_though_the_builder_does_not_listen(make, fail, tmp_path):
+def test_a_build_that_is_interrupted_ends_though_the_builder_does_not_listen(make, fail, tmp_path, monkeypatch):
+    build_apart(monkeypatch)
     fail("slow_build")  # it takes 50 seconds, whatever it is told
     threading.Timer(5, os.kill, [os.getpid(), signal.SIGINT]).start()
     started = time.monotonic()
@@ -566,7 +567,7 @@ def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, 
     assert "is damaged: moved to" in capfd.readouterr().err
 
 
-def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder, built_here):
+def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder):
     """Both have read the cache before either writes it."""
     side_by_side = multiprocessing.get_context("fork")
     both_have_read = side_by_side.Barrier(2)
@@ -600,7 +601,7 @@ def test_a_cache_that_tensorrt_refuses_is_begun_anew_with_a_warning(make, cache_
 
 
 @pytest.mark.parametrize("way", ["a file", "read-only", "no home"])
-def test_a_cache_that_cannot_be_kept_costs_no_engine(make, built_here, monkeypatch, tmp_path, capfd, way):
+def test_a_cache_that_cannot_be_kept_costs_no_engine(make, monkeypatch, tmp_path, capfd, way):
     (tmp_path / "cache").write_text("")
     if way == "no home":
         monkeypatch.delenv("XDG_CACHE_HOME")
