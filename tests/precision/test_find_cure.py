@@ -199,6 +199,7 @@ SUMS = """
 import sys
 from pathlib import Path
 import numpy as np
+from support.builds import building_here
 from support.pass_checks import model_of_text
 from support.paths import ROOT
 from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams, Profile, Range
@@ -217,8 +218,9 @@ feeds = [{"x": rng.normal(size=(size, 8, 4, 4)).astype(np.float32)} for size in 
 build = BuildParams(profile=Profile(batch=Range(min=1, opt=4, max=4)))
 given = build, InferenceParams(threads=1), lambda *both: both, feeds, 0.05, 100, 60
 trials, folder = Trials(describe_machine("tensorrt"), *given), Path(sys.argv[1])
-engine = trials.compile(model, GraphChange(), folder)
-cure = find_cure("int8", folder, engine.graph, trials, BenchmarkParams(seconds=0.1))
+with building_here():
+    engine = trials.compile(model, GraphChange(), folder)
+    cure = find_cure("int8", folder, engine.graph, trials, BenchmarkParams(seconds=0.1))
 print(cure.in_words())
 print([each.change.model_dump() for each in cure.remedies])
 """
