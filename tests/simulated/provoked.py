@@ -234,6 +234,19 @@ def test_an_engine_that_cannot_run_its_largest_batch_is_tuned_for_it(make, gpu, 
     assert "Myelin" in record.remark
 
 
+def test_what_fails_at_a_level_is_tried_at_a_more_thorough_one(make, gpu, fail, monkeypatch, built_here):
+    monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.SCARCE", 0)  # memory is no reason
+    fail("kernels_below_4")
+    record = EngineRecord.read(make() / "engine.json")
+    assert record.build.tensorrt.optimization_level == 4
+    assert record.remark.startswith("it is built at optimization level 4, as TensorRT failed at 3 ([weightsPtr.h")
+    fail("kernels_below_4,beyond_tuned")
+    assert "; it is tuned for batch 8" in EngineRecord.read(make("both") / "engine.json").remark
+    fail("build_none")
+    with pytest.raises(EnginewrightError, match=r"cannot build .* insufficient workspace"):
+        make("neither")
+
+
 @pytest.mark.parametrize("failure", ["not_capturable", "cudaGraphInstantiate"])
 def test_an_engine_that_cannot_be_captured_runs_without_a_cuda_graph(make, gpu, fail, images, capsys, failure):
     folder = make()

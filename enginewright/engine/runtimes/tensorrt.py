@@ -26,6 +26,7 @@ from enginewright.graph.interface import Blueprint
 
 PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
+THOROUGH, INTERNAL_ERROR = 4, "Internal Error"  # the level at which a build that fails so is tried again
 SCARCE = 2 << 30  # bytes of free memory below which a failed build is told how few there were
 
 
@@ -58,18 +59,34 @@ class TensorRT(Library):
         options = blueprint.build.tensorrt
         for path, name in zip(options.plugins, options.plugin_names, strict=True):
             shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
-        (folder / PLAN).write_bytes(self._plan(onnx, blueprint, folder))
-        remark, gpu, targets = None, find_gpu(), options.compute_capabilities
+        plan, blueprint, remark = self._first_plan(onnx, blueprint, folder)
+        (folder / PLAN).write_bytes(plan)
+        remarks, gpu, targets = [remark], find_gpu(), options.compute_capabilities
         if gpu is None or (self.is_rtx and gpu.capability not in targets):
-            return Compiled([], blueprint.build, remark)
+            return Compiled([], blueprint.build, "; ".join(filter(None, remarks)) or None)
         batch = blueprint.build.profile.batch
         if batch.opt < batch.max and (why := self._why_not_at_largest(folder, blueprint)):
             blueprint = replace(blueprint, build=blueprint.build.tuned_for_largest_batch)
             (folder / PLAN).write_bytes(self._plan(onnx, blueprint, folder))
             remark = f"it is tuned for batch {batch.max}: tuned for {batch.opt}, it could not run {batch.max} ({why})"
+            remarks.append(remark)
             if why := self._why_not_at_largest(folder, blueprint):
                 raise CompilerError(f"{onnx}, tuned for batch {batch.opt} or for {batch.max}: {why}")
-        return Compiled(self._layers(folder, blueprint), blueprint.build, remark)
+        return Compiled(self._layers(folder, blueprint), blueprint.build, "; ".join(filter(None, remarks)) or None)
+
+    def _first_plan(self, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint, str]:
+        """Return a plan. Up to level 3, 10.6 failed on an H200 on Convs in int8 before a HardSwish, as MobileNetV3 has
+        them. From level 4 on it tries other kernels, too, and built them."""
+        level = blueprint.build.tensorrt.optimization_level
+        try:
+            return self._plan(onnx, blueprint, folder), blueprint, ""
+        except CompilerError as error:
+            if level >= THOROUGH or INTERNAL_ERROR not in str(error):
+                raise
+            reason = self.log.reason()
+        thorough = replace(blueprint, build=blueprint.build.at_level(THOROUGH))
+        remark = f"it is built at optimization level {THOROUGH}, as TensorRT failed at {level} ({reason})"
+        return self._plan(onnx, thorough, folder), thorough, remark
 
     def _why_not_at_largest(self, folder: Path, blueprint: Blueprint) -> str | None:
         """Run the largest batch. On an H200, 10.6 built engines in bf16 and fp8 that ran batch 33 and not 64, as they
