@@ -1,14 +1,14 @@
 """The graph in a precision: rescued, if it is searched, and then converted."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import onnx
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PRECISIONS, QUANTIZED, PrecisionName
+from enginewright.core.facts import HALVES, PRECISIONS, QUANTIZED, PrecisionName
 from enginewright.core.files import ENGINES, new_folder, scratch_folder
 from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import Keep, rescues_of
@@ -20,6 +20,7 @@ from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginewright.graph.passes.without_rounding import types_of_rounding
 from enginewright.graph.pixels import take_pixels
+from enginewright.pipeline.search import cast_within_thresholds
 from enginewright.precision import in_dialect
 from enginewright.precision.cast import CALIBRATION_BATCH
 from enginewright.precision.cure import CURE, UNCURED, Cures
@@ -99,7 +100,18 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
         else:
             copy_graph(plan.graph, unfinished)
         if plan.made_as != "fp32":
-            graph = in_precision(precision, plan, target, samples.cycled(CALIBRATION_BATCH), dialect)
+            sample = samples.cycled(CALIBRATION_BATCH)
+
+            def made(spared: Collection[str]) -> onnx.ModelProto:
+                keeping = plan._replace(keep=plan.keep.naming(spared))
+                return in_precision(precision, keeping, target, sample, dialect)
+
+            if precision in HALVES:
+                graph, found = cast_within_thresholds(params, precision, target, made, samples)
+                if found:
+                    found.write(unfinished / SEARCH)
+            else:
+                graph = made(())
             save_graph(graph, target)
         whole = choose_in_graph(graph, BoxesInGraph.read(paths.boxes))
         whole = take_pixels(whole, samples.manifest.preprocessing, params.build.pixels)
