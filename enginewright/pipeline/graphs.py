@@ -20,7 +20,7 @@ from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginewright.graph.passes.without_rounding import types_of_rounding
 from enginewright.graph.pixels import take_pixels
-from enginewright.pipeline.search import cast_within_thresholds
+from enginewright.pipeline.search import cast_within_thresholds, judge_of
 from enginewright.precision import in_dialect
 from enginewright.precision.cast import CALIBRATION_BATCH
 from enginewright.precision.cure import CURE, UNCURED, Cures
@@ -74,7 +74,9 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
                 return in_precision(precision, keeping, target, sample, dialect)
 
             if precision in HALVES:
-                graph, found = cast_within_thresholds(params, precision, target, made, samples)
+                how, limits = params.model, params.precisions[precision].thresholds
+                judge = judge_of(samples, how.scores, how.boxes, limits)
+                graph, found = cast_within_thresholds(precision, target, made, samples, judge)
                 if found:
                     found.write(unfinished / SEARCH)
             else:

@@ -14,7 +14,8 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import scratch_folder, sha256
 from enginewright.core.params.all import Params
-from enginewright.core.params.precisions import Rest, SearchParams
+from enginewright.core.params.model import BoxesParams
+from enginewright.core.params.precisions import Rest, SearchParams, Thresholds
 from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.as_written import in_halves, run_optimized
 from enginewright.graph.files import graph_sha256
@@ -89,7 +90,8 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
     require_kept_exist(keep, plain)
-    known, how, judge = samples.manifest, params.model, judge_of(params, precision, samples)
+    known, how = samples.manifest, params.model
+    judge = judge_of(samples, how.scores, how.boxes, params.precisions[precision].thresholds)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
         as_given, given = given, for_compiler(precision, given, scratch)
         graph = plain if given is as_given else load_graph(given.graph)
@@ -139,10 +141,9 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
     return True
 
 
-def judge_of(params: Params, precision: PrecisionName, samples: SampleSet) -> Judge:
-    known, how = samples.manifest, params.model
-    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
-    return Judge(task, samples.truth, params.precisions[precision].thresholds)
+def judge_of(samples: SampleSet, scores: str | None, boxes: BoxesParams, limits: Thresholds) -> Judge:
+    known = samples.manifest
+    return Judge(task_of(known.task, scores, known.class_names, boxes, known.preprocessing), samples.truth, limits)
 
 
 def found_by(checks: Checks, graph: onnx.ModelProto, work: Mapping[str, float], answer: SearchAnswer) -> dict[str, Any]:
@@ -157,14 +158,14 @@ def found_by(checks: Checks, graph: onnx.ModelProto, work: Mapping[str, float], 
 
 
 def cast_within_thresholds(
-    params: Params, precision: PrecisionName, source: Path, cast: Convert, samples: SampleSet
+    precision: PrecisionName, source: Path, cast: Convert, samples: SampleSet, judge: Judge
 ) -> tuple[onnx.ModelProto, Search | None]:
     """Return the graph in 16 bits. Where it breaks the thresholds, as few nodes as are enough stay in float32: return
     what was searched, too. A few samples show that most graphs need none."""
     made = cast(())
     if not len(samples):
         return made, None
-    exact, judge = load_graph(source), judge_of(params, precision, samples)
+    exact = load_graph(source)
     if Checks(exact, samples, judge, most=FIRST).check_run(run_optimized(made), 0, 0).spent <= LITTLE:
         return made, None
     kind = TensorProto.DataType.Value(PRECISIONS[precision].onnx_type)

@@ -127,7 +127,7 @@ def test_the_users_model_counts_where_it_is_run(copy):
 def test_the_users_task_counts_where_answers_are_judged(copy):
     before, after = (code_of_stages(OPENVINO, {}, task, copy) for task in ({}, {"signs.py": "a hash"}))
     changed = {stage for stage in ALL if before[stage] != after[stage]}
-    assert changed == {"weights", "export", "reference", "search", "mix", "validate", "trace", "machine"}
+    assert changed == {"weights", "export", "reference", "search", "convert", "mix", "validate", "trace", "machine"}
 
 
 def test_what_was_read_is_kept_by_content(copy):
