@@ -209,6 +209,7 @@ def _packed(commit: str) -> Copy:
 def _params_with(baseline: str) -> bytes:
     """Return params.yaml so that the stages of a target stay on it, and race this baseline."""
     yaml, written = YAML(), io.BytesIO()
+    yaml.preserve_quotes = True  # DVC takes no {source: module:NAME} without
     params = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
     if params.get("cluster"):
         params["cluster"]["address"] = None
