@@ -201,7 +201,7 @@ def made_ready(device: Device, looked: Looked, project: str) -> Device:
     """Put Enginewright there, and what the target lacks for it, as far as they are not there already."""
     ready = device.model_copy(update={"project": f"target/{project}"})
     device.run(f"mkdir -p {shlex.quote(f'{device.home}/{ready.project}/work')} {device.home}/packages")
-    device.again(partial(device.send, ROOT, ("enginewright", "stages", "tools"), f"{ready.project}/code"))
+    device.again(partial(device.send, ROOT, ("enginewright", "stages"), f"{ready.project}/code"))
     if lacking := looked.lacking():
         folder = _packages(lacking, looked)
         device.again(partial(device.send, folder.parents[1], (f"packages/{folder.name}",), "."))
