@@ -46,7 +46,7 @@ def split(total: int, params: SamplesParams, truths: Truths | None = None) -> di
     if sum(asked.values()) > total:
         counts = ", ".join(f"{name} {count}" for name, count in asked.items())
         raise EnginewrightError(
-            f"samples.source: {params.source} has {total} images, "
+            f"samples.source: {params.source} has {total} samples, "
             f"but params.yaml asks for {sum(asked.values())} ({counts})"
         )
     shuffled = np.random.default_rng(params.seed).permutation(total)

@@ -144,7 +144,7 @@ USUAL: tuple[Scaling, ...] = (
     (1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     (1.0, (123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),
 )
-SIDES = (28, 32, 48, 64, 96, 128, 160, 192, 224, 256, 299)  # of images that networks learn from, in pixels
+SIDES = (28, 32, 64, 96, 128, 160, 192, 224, 256)  # of images that networks learn from, in pixels
 
 
 def doubt_about_preparation(
@@ -205,17 +205,15 @@ def _for(color: str, values: Values) -> Values:
 
 
 def _other_crops(how: Preprocessing) -> Iterator[Preprocessing]:
-    """Yield the ways to bring an image to this size and the usual ones: without its margin, as ImageNet's networks take
-    it, without the ends of its longer side alone, and whole, with another aspect or within bars."""
-    for crop in (how.crop, *((side, side) for side in SIDES)):
-        margin, longer = max(crop) * 8 // 7, max(crop)
-        for resize, mode in (
-            ((margin, margin), "shorter_side"),
-            ((longer, longer), "shorter_side"),
-            (crop, "stretch"),
-            (crop, "pad"),
-        ):
-            yield how.model_copy(update={"resize": resize, "resize_mode": mode, "crop": crop})
+    """Yield the ways to bring an image to this size: without its margin, as ImageNet's networks take it, without the
+    ends of its longer side alone, and whole, with another aspect or within bars; and two of them to the usual sizes.
+    Far larger ones take long, and are tried once a larger one is better."""
+    longer = max(how.crop)
+    ways = [((longer * 8 // 7,) * 2, "shorter_side", how.crop), (how.crop, "pad", how.crop)]
+    for crop in (how.crop, *((side, side) for side in SIDES if side <= 2 * longer)):
+        ways += [((max(crop),) * 2, "shorter_side", crop), (crop, "stretch", crop)]
+    for resize, mode, crop in ways:
+        yield how.model_copy(update={"resize": resize, "resize_mode": mode, "crop": crop})
 
 
 def _prepared(samples: SampleSet, how: Preprocessing, images: Sequence[Image.Image]) -> SampleSet:
