@@ -138,8 +138,10 @@ def _write_pixels(
     return samples
 
 
-def write_uncropped(source: ImageFiles | ImageArray, indices: Sequence[int], folder: Path) -> None:
-    """Write images as they are before they are prepared, but no larger than they must be to be prepared otherwise."""
+def write_uncropped(source: Source, indices: Sequence[int], folder: Path) -> None:
+    """Write images of known classes before they are prepared, no larger than they must be to be prepared otherwise."""
+    if not isinstance(source, ImageFiles | ImageArray) or source.labels is None:
+        return
     images = [source.image(index) for index in indices[:MOST_UNCROPPED]]
     for image in images:
         longest = LARGEST_UNCROPPED * max(image.size) // min(image.size)

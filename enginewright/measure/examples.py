@@ -1,6 +1,6 @@
 """Look at samples: draw those whose answers change, and tell whether a model would know them if prepared otherwise."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -152,7 +152,8 @@ def doubt_about_preparation(
 ) -> str | None:
     """Return a sentence on the way to prepare images with which a classifier is right far more often, or None.
     `outputs` are those for the samples as they are. They decide whether other ways are tried at all."""
-    how, truth, places = samples.manifest.preprocessing, samples.truth, np.arange(len(samples))
+    manifest, truth, places = samples.manifest, samples.truth, np.arange(len(samples))
+    how = manifest.preprocessing
     own = metric_of(task, outputs, truth, places) if how and isinstance(task, Classification) else None
     if how is None or truth is None or own is None or own >= SUSPICIOUS or len(samples) < FEWEST_SAMPLES:
         return None
@@ -164,7 +165,8 @@ def doubt_about_preparation(
     def outputs_of(other: Preprocessing) -> Outputs:
         """Return nothing where a model refuses such values or such a size, which is no fault of it."""
         with suppress(EnginewrightError):
-            prepared = _prepared(samples, other, images)
+            pixels = {manifest.inputs[0]: np.stack([pixels_of(each, other) for each in images])}
+            prepared = replace(samples, manifest=manifest.model_copy(update={"preprocessing": other}), held=pixels)
             return run_all(outputs_here(run), prepared, sizes.nearest(BATCH), sizes.min > 1, chosen=places)
         return {}
 
@@ -214,13 +216,6 @@ def _other_crops(how: Preprocessing) -> Iterator[Preprocessing]:
         ways += [((max(crop),) * 2, "shorter_side", crop), (crop, "stretch", crop)]
     for resize, mode, crop in ways:
         yield how.model_copy(update={"resize": resize, "resize_mode": mode, "crop": crop})
-
-
-def _prepared(samples: SampleSet, how: Preprocessing, images: Sequence[Image.Image]) -> SampleSet:
-    """Return the first samples, prepared in this way."""
-    manifest = samples.manifest.model_copy(update={"preprocessing": how, "samples": ()})
-    pixels = np.stack([pixels_of(each, how) for each in images])
-    return replace(samples, manifest=manifest, held={manifest.inputs[0]: pixels})
 
 
 def _in_words(how: Preprocessing, other: Preprocessing) -> str:

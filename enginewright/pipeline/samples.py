@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enginewright.core.facts import CLASSIFICATION, Known
+from enginewright.core.facts import Known
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
-from enginewright.data.sources.arrays import ImageArray
-from enginewright.data.sources.files import ImageFiles
 from enginewright.data.splits import shared_images, split, write_split, write_uncropped
 
 
@@ -32,8 +30,7 @@ def samples(params: Params, paths: SamplesPaths) -> None:
     manifests = {
         name: write_split(source, indices, asked, folders[name], known.task) for name, indices in divided.items()
     }
-    if known.task == CLASSIFICATION and isinstance(source, ImageFiles | ImageArray) and source.labels is not None:
-        write_uncropped(source, divided["validation"], paths.validation)
+    write_uncropped(source, divided["validation"], paths.validation)
     for name, indices in divided.items():
         truth = SampleSet(folders[name], manifests[name]).truth
         is_known = truth is not None and not (known.questions and np.isnan(truth).any())
