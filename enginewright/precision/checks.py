@@ -89,8 +89,8 @@ class Checks:
         return self._expected[count]
 
     def at_most(self, parts: Iterable[tuple[Places, Run, OutputsOf | None]]) -> float:
-        """Return what other samples may take of the errors allowed. Each part of the samples comes with what runs the
-        graph as if it had not seen them.
+        """Return what as many other samples may take of the errors allowed: the upper end of the 95 % interval. Each
+        part of the samples comes with what runs the graph as if it had not seen them.
 
         Answers are not judged so: none of 64 that changes leaves up to 5.6 %, which is more than is ever allowed.
         """
@@ -190,10 +190,9 @@ class Checks:
 
 
 def upper_end(figure: Figure, samples: int) -> float:
-    """Return how large the figure may be on other samples, which vary as much as those that were seen. They are twice
-    as many, as those for validation are also where there are few."""
+    """Return how large the figure may be on as many other samples, which vary as much as those that were seen."""
     found = estimate(figure, samples)
-    return found.value + math.sqrt(1 + 1 / 2) * (found.at(samples).high - found.value)
+    return found.value + math.sqrt(2) * (found.at(samples).high - found.value)
 
 
 def _batch_of(samples: SampleSet) -> int:
