@@ -35,12 +35,8 @@ TRITON = ("tensorrt", "onnxruntime", "openvino")  # runtimes, whose backends hav
 
 def render(template: str, facts: Mapping[str, object]) -> str:
     environment = templates_in(TEMPLATES)
-    environment.filters |= {"percent": _percent, "title_of": baseline_title, "file_size": file_size}
+    environment.filters |= {"title_of": baseline_title, "file_size": file_size}
     return environment.get_template(template).render(facts)
-
-
-def _percent(share: float | None) -> str:
-    return "not known" if share is None else f"{share:.2%}"
 
 
 def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -> dict[str, object]:
