@@ -42,14 +42,9 @@ COMMANDS = {
     "fleet": "build, validate and race on all machines of fleet.yaml, and make one page",
     "keep": "search no more: write what was found into params.yaml",
     "reduce": "find the few nodes that a compiler gets wrong, to report them",
-    "refit": "put other weights into an engine, without building it again",
     "upgrade": "bring a project to the version that is installed",
 }
-IN_TOOLS = {
-    "compare": "comparison", "cure": "cure", "inspect": "inspection", "keep": "keep", "reduce": "reduction",
-    "refit": "refit",
-}  # fmt: skip
-ELSEWHERE = {name: f"tools.{folder}.command" for name, folder in IN_TOOLS.items()}
+ELSEWHERE = {"reduce": "tools.reduction.command"}
 
 
 def main() -> None:

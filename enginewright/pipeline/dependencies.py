@@ -103,6 +103,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("enginewright", "stages")
 RUNNER = "stages.__main__"
 DUMPED: dict[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) else {}  # the same in each version
+# How a tuning is found is no part of the stage `build`: what was found is, and DVC watches that.
+TUNING = "enginewright.pipeline.tune"
 # A stage that imports one of these runs the user's own code.
 MODEL_FACTORY, TASK_CHOICE = "enginewright.model.factory", "enginewright.tasks.choose"
 
@@ -122,7 +124,7 @@ def code_of_stages(
     unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
     named = ((".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path) for path in paths)
-    files = {name: path for name, path in named if name not in (*PACKAGES, *unused)}
+    files = {name: path for name, path in named if name not in (*PACKAGES, *unused, TUNING)}
     sources = _read(files.values(), root / "enginewright" / "__pycache__" / "sources-2.json")
     beside = {folder: _digests_beside(folder) for folder in {path.parent for path in files.values()}}
     imports, digests = {}, {}

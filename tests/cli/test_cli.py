@@ -26,7 +26,6 @@ COMMANDS = (
     "fleet",
     "keep",
     "reduce",
-    "refit",
     "upgrade",
 )
 COLOUR = "\033["

@@ -21,7 +21,7 @@ import onnx
 import pytest
 import tensorrt as trt
 import torch
-from onnx import numpy_helper
+from support.builds import build_apart, building_here
 from support.errors import error_of
 from support.plugins import plugin_library, run_once
 
@@ -30,6 +30,7 @@ from enginewright.core.files import sha256
 from enginewright.core.params.build import InferenceParams, Range
 from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.description import describe_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu import GpuSampler, Stream, process_megabytes
 from enginewright.engine.machine import lacking, target_of
@@ -37,7 +38,6 @@ from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt_library import read_timing_cache
-from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE, open_as_written, run_graph
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
@@ -50,8 +50,6 @@ from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
 from simulated import cudart
 from simulated.tensorrt import with_version
-from tools.inspection.description import describe_engine
-from tools.refit.command import refit_engine
 
 HAS_TILING = hasattr(trt, "TilingOptimizationLevel")
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -93,11 +91,10 @@ def fail(monkeypatch):
     return lambda what: monkeypatch.setenv("SIMULATED_FAILURE", what)
 
 
-@pytest.fixture
-def built_here(monkeypatch):
-    """Let builds run in this process, where a test has changed something."""
-    here = lambda _, function, *arguments, longest=None: function(*arguments)  # noqa: E731
-    monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.run_apart", here)
+@pytest.fixture(scope="module", autouse=True)
+def built_here():
+    with building_here():
+        yield
 
 
 @pytest.fixture
@@ -237,6 +234,19 @@ def test_an_engine_that_cannot_run_its_largest_batch_is_tuned_for_it(make, gpu, 
     assert "Myelin" in record.remark
 
 
+def test_what_fails_at_a_level_is_tried_at_a_more_thorough_one(make, gpu, fail, monkeypatch, built_here):
+    monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.SCARCE", 0)  # memory is no reason
+    fail("kernels_below_4")
+    record = EngineRecord.read(make() / "engine.json")
+    assert record.build.tensorrt.optimization_level == 4
+    assert record.remark.startswith("it is built at optimization level 4, as TensorRT failed at 3 ([weightsPtr.h")
+    fail("kernels_below_4,beyond_tuned")
+    assert "; it is tuned for batch 8" in EngineRecord.read(make("both") / "engine.json").remark
+    fail("build_none")
+    with pytest.raises(EnginewrightError, match=r"cannot build .* insufficient workspace"):
+        make("neither")
+
+
 @pytest.mark.parametrize("failure", ["not_capturable", "cudaGraphInstantiate"])
 def test_an_engine_that_cannot_be_captured_runs_without_a_cuda_graph(make, gpu, fail, images, capsys, failure):
     folder = make()
@@ -345,7 +355,8 @@ def test_plugins_are_registered_before_parsing_and_before_deserializing(
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
 
 
-def test_a_build_that_is_interrupted_ends_though_the_builder_does_not_listen(make, fail, tmp_path):
+def test_a_build_that_is_interrupted_ends_though_the_builder_does_not_listen(make, fail, tmp_path, monkeypatch):
+    build_apart(monkeypatch)
     fail("slow_build")  # it takes 50 seconds, whatever it is told
     threading.Timer(5, os.kill, [os.getpid(), signal.SIGINT]).start()
     started = time.monotonic()
@@ -569,7 +580,7 @@ def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, 
     assert "is damaged: moved to" in capfd.readouterr().err
 
 
-def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder, built_here):
+def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder):
     """Both have read the cache before either writes it."""
     side_by_side = multiprocessing.get_context("fork")
     both_have_read = side_by_side.Barrier(2)
@@ -603,7 +614,7 @@ def test_a_cache_that_tensorrt_refuses_is_begun_anew_with_a_warning(make, cache_
 
 
 @pytest.mark.parametrize("way", ["a file", "read-only", "no home"])
-def test_a_cache_that_cannot_be_kept_costs_no_engine(make, built_here, monkeypatch, tmp_path, capfd, way):
+def test_a_cache_that_cannot_be_kept_costs_no_engine(make, monkeypatch, tmp_path, capfd, way):
     (tmp_path / "cache").write_text("")
     if way == "no home":
         monkeypatch.delenv("XDG_CACHE_HOME")
@@ -655,143 +666,6 @@ def test_every_choice_reaches_the_builder(make):
 def answers(folder, gpu, images, inference=PLAIN):
     with open_engine(folder, gpu, inference) as engine:
         return engine.run({"input": images})["logits"]
-
-
-@pytest.mark.parametrize(("refit", "inference"), [(False, PLAIN), (True, REPLAYED)], ids=["identical", "any"])
-def test_a_stripped_engine_takes_its_weights_from_its_graph(make, gpu, images, tiny_onnx, fail, refit, inference):
-    fail("few_kernels")
-    whole, folder = make("whole"), make(weights="stripped", refit=refit)
-    record, full = (EngineRecord.read(each / "engine.json") for each in (folder, whole))
-    assert plan_settings(folder)["refit"] == ("REFIT" if refit else "REFIT_IDENTICAL")
-    assert (record.bytes < full.bytes, record.onnx_bytes) == (True, tiny_onnx.stat().st_size)
-    assert record.weights == {"model.onnx": sha256(tiny_onnx)}
-    assert "model.onnx" not in record.files
-    assert (" of weights" in record.size_in_words, " of weights" in full.size_in_words) == (True, False)
-    assert record.executed == full.executed
-    assert np.array_equal(answers(folder, gpu, images, inference), answers(whole, gpu, images, inference))
-    beside = folder.with_name("bundle") / "engine"
-    folder.rename(beside.parent)
-    beside.mkdir()
-    for name in ("engine.plan", "engine.json"):  # as in a bundle, where the graph is beside the engine's folder
-        (beside.parent / name).rename(beside / name)
-    assert np.array_equal(answers(beside, gpu, images), answers(whole, gpu, images))
-
-
-@pytest.mark.parametrize("way", ["missing", "other"])
-def test_a_stripped_engine_without_its_weights_says_what_is_missing(make, gpu, tiny_onnx, fail, way):
-    fail("few_kernels")
-    folder = make(weights="stripped")
-    graph = folder / "model.onnx"
-    graph.unlink() if way == "missing" else graph.write_bytes(tiny_onnx.read_bytes() + b" ")
-    assert describe_engine(folder)
-    sentence = refusal(lambda: open_engine(folder, gpu, PLAIN))
-    state = "is missing" if way == "missing" else "has another hash than engine.json says"
-    assert f"{graph}, which has them, {state}: put the file there that has sha256 {sha256(tiny_onnx)[:12]}" in sentence
-
-
-def test_weights_that_do_not_arrive_are_a_sentence(make, gpu, fail):
-    fail("few_kernels")
-    folder = make(weights="stripped")
-    fail("not_refitted")
-    assert refusal(lambda: open_engine(folder, gpu, PLAIN)) == (
-        f"TensorRT cannot take the weights of {folder / 'model.onnx'}: IRefitter::refitCudaEngine: Error Code 4: API "
-        "Usage Error (missing weights)"
-    )
-
-
-@pytest.mark.parametrize("mb", ["auto", "all", 0, 1_000_000])
-def test_weights_are_streamed_where_they_do_not_fit(make, gpu, images, monkeypatch, capfd, mb):
-    """The memory holds the buffers and half of the weights."""
-    whole, folder = make("whole"), make(streaming=True)
-    wanted, inference = answers(whole, gpu, images), PLAIN.model_copy(update={"weights_on_gpu_mb": mb})
-    capfd.readouterr()
-    assert np.array_equal(answers(folder, gpu, images, inference), wanted)
-    assert ("of weights stay on the GPU" in capfd.readouterr().err) == (mb == 0)
-    monkeypatch.setenv("SIMULATED_MEMORY", "50000")
-    monkeypatch.setattr("enginewright.engine.gpu.LEAST_MEMORY", 0)
-    assert "out of memory" in refusal(lambda: open_engine(whole, gpu, PLAIN))
-    gc.collect()
-    if mb in ("auto", 0):
-        assert np.array_equal(answers(folder, gpu, images, inference), wanted)
-        assert "the others are streamed (inference.weights_on_gpu_mb)" in capfd.readouterr().err
-    else:
-        assert "out of memory" in refusal(lambda: open_engine(folder, gpu, inference))
-
-
-def test_a_budget_that_tensorrt_refuses_is_a_sentence(make, gpu, fail):
-    folder = make(streaming=True)
-    fail("budget_refused")
-    sentence = refusal(lambda: open_engine(folder, gpu, PLAIN.model_copy(update={"weights_on_gpu_mb": 0})))
-    assert sentence.startswith("TensorRT refuses inference.weights_on_gpu_mb 0: ")
-
-
-@pytest.fixture
-def tuned_onnx(tiny_onnx, tmp_path):
-    """The tiny graph with other weights."""
-    model = load_graph(tiny_onnx)
-    for tensor in model.graph.initializer:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 1.1 + 0.01, tensor.name))
-    save_graph(model, tmp_path / "tuned.onnx")
-    return tmp_path / "tuned.onnx"
-
-
-@pytest.fixture
-def refittable(make, images, tiny_onnx):
-    def made(**options):
-        folder = make(**{"refit": True} | options)
-        write_comparison(EngineRecord.read(folder / "engine.json"), tiny_onnx, [{"input": images}], folder)
-        return folder
-
-    return made
-
-
-@pytest.mark.parametrize("weights", ["inside", "stripped"])
-def test_other_weights_are_put_into_an_engine(refittable, gpu, images, tuned_onnx, tmp_path, fail, weights):
-    fail("few_kernels")
-    folder, out = refittable(weights=weights), tmp_path / "deeper" / "tuned"
-    out.parent.mkdir()
-    assert "cosine 1.000000" in refit_engine(folder, tuned_onnx, out)
-    meant = run_graph(open_as_written(tuned_onnx), {"input": images})["logits"]
-    assert np.array_equal(answers(out, gpu, images), meant)
-    assert not np.allclose(answers(folder, gpu, images), meant)
-    old, new = (EngineRecord.read(each / "engine.json") for each in (folder, out))
-    assert (new.onnx_sha256, new.bytes, new.graph_sha256) == (sha256(tuned_onnx), old.bytes, old.graph_sha256)
-    assert "--onnx=../../tuned.onnx" in (out / "reproduce.sh").read_text()
-    assert (out / "polygraphy.sh").exists() == (weights == "inside")
-    assert "cosine 1.000000" in refit_engine(out, tuned_onnx, tmp_path / "again")
-
-
-def test_an_engine_that_loses_a_bias_when_it_is_refitted_is_refused(refittable, tuned_onnx, tmp_path, fail):
-    folder = refittable()
-    fail("bias_lost")
-    sentence = refusal(lambda: refit_engine(folder, tuned_onnx, tmp_path / "out"))
-    assert "does not compute what that graph means: its cosine is 0.9" in sentence
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "change", "words"),
-    [
-        ({"refit": False}, None, "takes no other weights: set build.tensorrt.refit to true"),
-        ({}, "node", "is not the graph of .* with other weights"),
-        ({}, "shape", "is not the graph of .* with other weights"),
-        ({}, "out", "exists already: give another folder with --out"),
-        ({}, "inputs", "inputs.json is missing, whose samples show whether weights arrive"),
-    ],
-)
-def test_weights_that_cannot_be_put_in_are_a_sentence(refittable, tuned_onnx, tmp_path, options, change, words):
-    folder, model = refittable(**options), load_graph(tuned_onnx)
-    if change == "node":
-        model.graph.node[1].op_type = "Sigmoid"
-    if change == "shape":
-        weights = next(each for each in model.graph.initializer if each.name == "w3")
-        weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights)[:8], "w3"))
-    if change == "out":
-        (tmp_path / "out").mkdir()
-    if change == "inputs":
-        (folder / "inputs.json").unlink()
-    onnx.save(model, tuned_onnx)
-    assert re.search(words, refusal(lambda: refit_engine(folder, tuned_onnx, tmp_path / "out")))
 
 
 @pytest.mark.skipif(not HAS_TILING, reason="came with TensorRT 10.8")

@@ -10,6 +10,7 @@ import pytest
 from support.params import written
 from support.wrong_compiler import be_wrong
 
+from enginewright.cli.commands.cure import run
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet, output_file
@@ -21,8 +22,7 @@ from enginewright.pipeline import engine as stage
 from enginewright.pipeline.graphs import cured_graph
 from enginewright.pipeline.machine import fitting_cures
 from enginewright.precision.cure import CURE, UNCURED, Cure
-from tools.cure.command import run
-from tools.cure.find_cure import layers_to_keep
+from enginewright.precision.find_cure import layers_to_keep
 
 ENGINE, CONVERTED, FOUND = Path("artifacts/engines/int8"), Path("artifacts/converted/int8"), Path("cures/int8.json")
 
