@@ -139,6 +139,6 @@ def alternatives(target: Target) -> str:
 def where(target: Target) -> str:
     """Name the machines that an engine for this target runs on."""
     if target.device == "cpu":
-        return f"{target.device_name}, {counted(target.cores, 'core')}, {target.operating_system}"
+        return f"{target.device_name}, {counted(target.cores or 0, 'core')}, {target.operating_system}"
     gpu = target.device_name or "any NVIDIA GPU"
     return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"

@@ -13,7 +13,7 @@ from enginewright.core.errors import EnginewrightError
 BYTES = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
 
 
-class Rounding(nn.Module):
+class RoundingLayer(nn.Module):
     """A QuantizeLinear and a DequantizeLinear. This is to be exported, and PyTorch cannot run it."""
 
     scale: torch.Tensor
@@ -38,7 +38,7 @@ class Rounding(nn.Module):
 
 
 def export_rounding(model: nn.Module) -> None:
-    """Put a Rounding in the place of each layer that rounds: its ranges are tensors, on which the exporter stops."""
+    """Put a RoundingLayer in the place of each layer that rounds: its ranges are tensors, on which the exporter stops."""
     for path, part in list(model.named_modules()):
         if hasattr(part, "weight_fake_quant") and hasattr(part, "bn"):
             _fold(part)
@@ -63,7 +63,7 @@ def _of_torch(layer: Any) -> nn.Module:
     observer = layer.activation_post_process
     ends = observer.quant_min, observer.quant_max
     kind = torch.uint8 if ends[0] >= 0 else torch.int8
-    made = Rounding(layer.scale, layer.zero_point.to(kind), layer.ch_axis if layer.is_per_channel else None)
+    made = RoundingLayer(layer.scale, layer.zero_point.to(kind), layer.ch_axis if layer.is_per_channel else None)
     if ends != BYTES[kind] and not layer.is_per_channel:  # weights are scaled to their ends, and reach no farther
         made.ends = tuple(float((end - layer.zero_point) * layer.scale) for end in ends)
     return made
@@ -79,6 +79,6 @@ def _of_modelopt(layer: Any, name: str) -> nn.Module:
             "quantize with INT8_DEFAULT_CFG or FP8_DEFAULT_CFG of ModelOpt"
         )
     axis = next((number for number, size in enumerate(amax.shape) if size > 1), None)
-    made = Rounding(amax / layer.maxbound, torch.zeros_like(amax, dtype=kind), axis)
+    made = RoundingLayer(amax / layer.maxbound, torch.zeros_like(amax, dtype=kind), axis)
     made.before = layer.pre_quant_scale
     return made
