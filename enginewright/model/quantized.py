@@ -38,7 +38,7 @@ class RoundingLayer(nn.Module):
 
 
 def export_rounding(model: nn.Module) -> None:
-    """Put a RoundingLayer in the place of each layer that rounds: its ranges are tensors, on which the exporter stops."""
+    """Put a RoundingLayer in the place of each layer that rounds: the exporter stops on ranges that are tensors."""
     for path, part in list(model.named_modules()):
         if hasattr(part, "weight_fake_quant") and hasattr(part, "bn"):
             _fold(part)
