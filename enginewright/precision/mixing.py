@@ -224,12 +224,7 @@ def _in_turns(engines: Sequence[Path], bench: Bench) -> list[list[list[LayerTime
 
 
 def read_traces(
-    folder: str,
-    types: Sequence[PrecisionName],
-    precision: str,
-    places: Mapping[str, int],
-    data: Path,
-    bench: Bench,
+    folder: str, types: Sequence[PrecisionName], precision: str, places: Mapping[str, int], data: Path, bench: Bench
 ) -> Traces:
     """Read the traces of another machine: its reports/trace. The first two types must be there, others may be."""
     found = user_file(folder, data, f"mix.{precision}.traces", "null")

@@ -33,12 +33,7 @@ LARGE = 1 << 14  # bytes of a tensor, from which on it has a stand-in
 
 
 def quantize(
-    source: Path,
-    precision: str,
-    amax: Mapping[str, float],
-    keep: Keep,
-    rest: Rest,
-    sample: Feeds = NO_SAMPLE,
+    source: Path, precision: str, amax: Mapping[str, float], keep: Keep, rest: Rest, sample: Feeds = NO_SAMPLE
 ) -> onnx.ModelProto:
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
@@ -64,7 +59,7 @@ def quantize(
                 calibration_cache_path=str(cache),
                 calibration_eps=["cpu"],
                 op_types_to_exclude=list(keep.op_types),
-                nodes_to_exclude=list(keep.nodes),
+                nodes_to_exclude=keep.whole_names,
                 high_precision_dtype=rest,
                 op_types_to_exclude_fp16=sorted({node.op_type for node in nodes_adding_scattered(graph)}),
                 output_path=str(target),
