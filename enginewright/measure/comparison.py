@@ -9,6 +9,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
 from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
+from enginewright.engine.record import Speedup
 from enginewright.measure.intervals import Z
 from enginewright.measure.records import (
     SAME_PACE,
@@ -126,10 +127,10 @@ class SpeedChange(NamedTuple):
     def deviation(self) -> float:
         return math.hypot(self.error, self.shared)
 
-    def times(self, confidence: float) -> tuple[float, float, float]:
-        """Return how many times as fast the later engine is, and the ends of the interval around that."""
+    def times(self, confidence: float) -> Speedup:
+        """Return how many times as fast the later engine is."""
         margin = deviations_allowed(confidence, 1) * self.deviation
-        return math.exp(self.log), math.exp(self.log - margin), math.exp(self.log + margin)
+        return Speedup(middle=math.exp(self.log), low=math.exp(self.log - margin), high=math.exp(self.log + margin))
 
     @property
     def is_mostly_the_baseline(self) -> bool:
