@@ -161,7 +161,8 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
         partial(weights, params, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"),
     )
     step("export", partial(export, params, made / "weights", validation, made / "exported"))
-    step("simplify", partial(simplify, params, made / "exported", validation, made / "simplified"))
+    simplified = made / "simplified", made / "given"
+    step("simplify", partial(simplify, params, made / "exported", validation, *simplified))
     step("reference", partial(reference, params, made / "weights", validation, made / "reference"))
     step(
         "calibrate",

@@ -10,6 +10,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, RUNTIMES
 from enginewright.core.files import Record
 from enginewright.core.params.build import TensorRTParams
+from enginewright.core.text import counted
 
 MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "cores", "operating_system")
 OR_NEWER = "+"  # at the end of a compute capability: later ones fit as well
@@ -31,7 +32,7 @@ class Machine(Record):
 
     def in_words(self) -> str:
         power = f", {self.power}" if self.power else ""
-        return f"{self.runtime} {self.runtime_version} on {self.device_name}, {self.cores} cores{power}"
+        return f"{self.runtime} {self.runtime_version} on {self.device_name}, {counted(self.cores, 'core')}{power}"
 
 
 class FoundHere(Record):
@@ -138,6 +139,6 @@ def alternatives(target: Target) -> str:
 def where(target: Target) -> str:
     """Name the machines that an engine for this target runs on."""
     if target.device == "cpu":
-        return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
+        return f"{target.device_name}, {counted(target.cores or 0, 'core')}, {target.operating_system}"
     gpu = target.device_name or "any NVIDIA GPU"
     return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"

@@ -138,7 +138,9 @@ class Search(Record):
         stay = "stays" if len(self.spared) == 1 else "stay"
         spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in {high}, {share}"
         all_of_them = f"all of them in {self.precision} would take {all_low.spent:.0%}"
-        return f"{spared}, {self.chosen.in_words()}; {all_of_them}{unmeasured}"
+        seen = min(step.spared for step in self.path if step.spent <= AIM)
+        few = f"; {seen} would do for the {self.samples[2]} samples seen: with more of them, fewer may stay"
+        return f"{spared}, {self.chosen.in_words()}; {all_of_them}{few * (2 * seen < len(self.spared))}{unmeasured}"
 
 
 class BlockTimes(Record):

@@ -270,7 +270,7 @@ def memory_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "ONNX": file_size(entry.engine.onnx_bytes),
-            "engine": entry.engine.size_in_words,
+            "engine": file_size(entry.engine.bytes) + (", and the ONNX file" if entry.engine.weights else ""),
             "peak memory, MB": written(entry.benchmark.peak_memory[ENGINE]),
             **({"PyTorch eager, MB": written(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
             "build, s": f"{entry.engine.build_seconds:.1f}",
