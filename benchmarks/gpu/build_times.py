@@ -29,7 +29,7 @@ from enginewright.graph.read_interface import read_blueprint
 from enginewright.measure.comparison import combine
 from enginewright.measure.race import AFTER, BEFORE, race_sides
 from enginewright.measure.timing import whole_machine
-from tools.tune.search import median_compute
+from enginewright.pipeline.tune import median_compute
 
 RUNTIME, START = "tensorrt", "start"
 SECONDS = 1.0  # of a race, for each side and batch size

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "networks"))
 import zoo
 from ruamel.yaml import YAML
 
+from enginewright.cli.commands.cure import run as cure
 from enginewright.engine.record import read_engine
 from enginewright.precision import quantize
-from tools.cure.command import run as cure
 
 PRECISION: Literal["fp8"] = "fp8"
 SETTINGS = {"precisions": {PRECISION: {"from": "calibrated", "rescue": "none"}}}

@@ -295,7 +295,7 @@ def cure_one(name: str) -> None:
     from enginewright.engine.runtimes import describe_machine
     from enginewright.engine.runtimes import openvino as runtime
     from enginewright.precision.cure import GraphChange
-    from tools.cure.find_cure import Trials, find_cure
+    from enginewright.precision.find_cure import Trials, find_cure
 
     runtime.read_graph = openvino.Core().read_model  # type: ignore[attr-defined]
     runtime._run_smallest = lambda *_: None

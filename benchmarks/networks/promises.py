@@ -123,8 +123,7 @@ def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
     """Make these the calibration samples, and measure ranges and rescue with them."""
     from enginewright.core.params.all import Params
     from enginewright.data.sample_set import MANIFEST, TRUTH, input_file
-    from enginewright.pipeline.graphs import RescuePaths, rescue
-    from enginewright.pipeline.ranges import calibrate
+    from enginewright.pipeline.ranges import RescuePaths, calibrate, rescue
 
     folder = zoo.made_at("samples/calibration")
     files = [input_file(index) for index in range(len(everything.manifest.inputs))]

@@ -1,16 +1,14 @@
 """List what a bundle consists of and needs: sbom.cdx.json, in CycloneDX, and its licences, as far as they are known."""
 
 import importlib.metadata
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 from uuid import NAMESPACE_OID, uuid5
 
-from cyclonedx.model import HashAlgorithm, HashType
-from cyclonedx.model.bom import Bom
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output.json import JsonV1Dot6
-from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -56,24 +54,26 @@ def write_sbom(
 ) -> None:
     """Write the model with the hashes of its files, and each package that the example needs, also for another package.
     The same bundle gives the same bytes: there is no time in it, and its number follows from the engine."""
-    bom = Bom(serial_number=uuid5(NAMESPACE_OID, record.identity))
-    bom.metadata.timestamp = None  # type: ignore[assignment]  # which the format allows
-    whole = Component(
-        name=model, version=record.onnx_sha256[:12], type=ComponentType.MACHINE_LEARNING_MODEL, bom_ref="model"
-    )
-    bom.metadata.component = whole
-    parts = []
-    for path in files:
-        name, hashes = path.relative_to(folder).as_posix(), [HashType(alg=HashAlgorithm.SHA_256, content=sha256(path))]
-        parts.append(Component(name=name, type=ComponentType.FILE, hashes=hashes, bom_ref=f"file:{name}"))
+    kind, version = "machine-learning-model", record.onnx_sha256[:12]
+    names = [path.relative_to(folder).as_posix() for path in files]
+    hashes = [{"alg": "SHA-256", "content": sha256(path)} for path in files]
+    parts = [
+        {"type": "file", "name": name, "bom-ref": f"file:{name}", "hashes": [content]}
+        for name, content in zip(names, hashes, strict=True)
+    ]
     packages = packages_for(requirements)
-    libraries = {name: _library(name, version) for name, (version, _) in packages.items()}
-    bom.components.update([*parts, *libraries.values()])
-    asked = [libraries[canonicalize_name(Requirement(line).name)] for line in requirements]
-    bom.register_dependency(whole, [*parts, *asked])
-    for name, (_, needed) in packages.items():
-        bom.register_dependency(libraries[name], [libraries[each] for each in needed if each in libraries])
-    (folder / "sbom.cdx.json").write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n", encoding="utf-8")
+    asked = [canonicalize_name(Requirement(line).name) for line in requirements]
+    needed = {"model": [f"file:{name}" for name in names] + [f"package:{name}" for name in asked]}
+    needed |= {f"package:{name}": [f"package:{each}" for each in more] for name, (_, more) in packages.items()}
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_OID, record.identity)}",
+        "metadata": {"component": {"type": kind, "name": model, "version": version, "bom-ref": "model"}},
+        "components": [*parts, *(_library(name, version) for name, (version, _) in packages.items())],
+        "dependencies": [{"ref": name, "dependsOn": sorted(set(more))} for name, more in needed.items()],
+    }
+    (folder / "sbom.cdx.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def packages_for(requirements: Sequence[str]) -> Mapping[str, tuple[str | None, Sequence[str]]]:
@@ -97,13 +97,8 @@ def packages_for(requirements: Sequence[str]) -> Mapping[str, tuple[str | None, 
     return found
 
 
-def _library(name: str, version: str | None) -> Component:
-    licence = licence_of(name)
-    return Component(
-        name=name,
-        version=version,
-        type=ComponentType.LIBRARY,
-        purl=PackageURL("pypi", None, name, version),
-        bom_ref=f"package:{name}",
-        description=None if licence in (NOT_NAMED, NOT_INSTALLED) else f"licence: {licence}",
-    )
+def _library(name: str, version: str | None) -> dict[str, Any]:
+    at, licence = f"@{quote(version)}" if version else "", licence_of(name)
+    known = {} if licence in (NOT_NAMED, NOT_INSTALLED) else {"description": f"licence: {licence}"}
+    known |= {"version": version} if version else {}
+    return {"type": "library", "name": name, "bom-ref": f"package:{name}", "purl": f"pkg:pypi/{name}{at}"} | known

@@ -45,11 +45,7 @@ COMMANDS = {
     "refit": "put other weights into an engine, without building it again",
     "upgrade": "bring a project to the version that is installed",
 }
-IN_TOOLS = {
-    "compare": "comparison", "cure": "cure", "inspect": "inspection", "keep": "keep", "reduce": "reduction",
-    "refit": "refit",
-}  # fmt: skip
-ELSEWHERE = {name: f"tools.{folder}.command" for name, folder in IN_TOOLS.items()}
+ELSEWHERE = {"reduce": "tools.reduction.command"}
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Measure how far two sets of outputs differ and how well each does the task, and check that against thresholds."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -46,6 +47,14 @@ def _errors(expected: Values, got: Values) -> Errors:
         worst_cosine=float(angle.min()),
         nonfinite=sum(nonfinites),
     )
+
+
+def distance(expected: Outputs, got: Outputs) -> float:
+    """Return the relative error: infinite for other shapes, and for what is no number where one is expected."""
+    if any(got[name].shape != values.shape for name, values in expected.items()):
+        return math.inf
+    found, meant = compare(expected, got), sum(np.count_nonzero(~np.isfinite(each)) for each in expected.values())
+    return math.inf if found.nonfinite > meant else found.relative
 
 
 def spread(expected: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:

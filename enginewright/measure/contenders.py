@@ -126,7 +126,7 @@ def _compiled(run: Model, words: Sequence[str], tf32: bool) -> Model:
 
 def _on_gpu(run: Model, pinned: Tensors, replay: bool) -> Callable[[], float]:
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    placed = {name: torch.empty_like(one, device="cuda") for name, one in pinned.items()}
+    placed = {name: one.to("cuda") for name, one in pinned.items()}  # the first calls are before the first copy
     launch = _captured(lambda: run(placed)) if replay else lambda: run(placed)
     with torch.inference_mode():
         hosts = {name: torch.empty_like(one, device="cpu", pin_memory=True) for name, one in launch().items()}

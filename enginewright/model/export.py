@@ -29,10 +29,12 @@ from enginewright.model.exporter_defects import (
     quiet_exporter,
     without_traces,
 )
+from enginewright.model.quantized import export_rounding
 from enginewright.model.source_model import run_model
 from enginewright.model.user_code import user_frames
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
+ROUNDED_LIMIT = 0.15  # then a last bit changes a step of 8 bits, and that others: PyTorch itself differs by 0.06
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
@@ -68,6 +70,7 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
         for axis, sizes in profile.ranges.items()
         if not sizes.fixed
     }
+    export_rounding(model)
     wrapped, arrays = ByPosition(model, list(given)).eval(), tuple(given.values())
     varying = ({} if isinstance(axes_of[name], HeldSizes) else axes_of[name] for name in given)
     shapes = {"arrays": tuple({n: dims[axis] for n, axis in axes.items() if axis in dims} for axes in varying)}

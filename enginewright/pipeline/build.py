@@ -82,8 +82,7 @@ def build(params: Params, precision: PrecisionName, paths: BuildPaths) -> None:
 
 
 def tuned(graph: DescribedGraph, target: Target, asked: BuildParams, given: bytes, paths: BuildPaths) -> EngineRecord:
-    """Repeat what was found for this graph, or search for it, and note it for git and for DVC. How it is found is no
-    part of this stage, as with cures: else all engines would be built again when that changes."""
+    """Repeat what was found for this graph, or search for it, and note it for git and for DVC."""
     plan, graph_sha256 = TuningPlan.parse(given, str(paths.plan)), sha256_without_weights(load_graph(graph.onnx))
     tuning = plan.found
     if tuning and ((tuning.graph_sha256, tuning.asked) != (graph_sha256, asked) or {*tuning.best.changes} - {*TO_TRY}):
@@ -93,10 +92,10 @@ def tuned(graph: DescribedGraph, target: Target, asked: BuildParams, given: byte
         if tuning:
             record = build_variant(graph, target, tuning.best, engine)
         elif plan.seconds:
-            from tools.tune.search import Search
+            from enginewright.pipeline.tune import TuningSearch
 
             samples = SampleSet.open(paths.calibration).fed_to(asked)
-            engine, record, tuning = Search(graph, target, plan, samples, scratch).run(asked, graph_sha256)
+            engine, record, tuning = TuningSearch(graph, target, plan, samples, scratch).run(asked, graph_sha256)
             tuning.write(paths.tuned / f"{graph.precision}.json")
             plan.model_copy(update={"found": tuning}).write(paths.plan)
         else:

@@ -16,7 +16,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
-from enginewright.core.facts import RUNTIMES, TASKS, PrecisionName
+from enginewright.core.facts import HALVES, RUNTIMES, TASKS, PrecisionName
 from enginewright.core.files import Record, sha256, write_text
 from enginewright.core.params.all import Params, edit_params, overlay
 from enginewright.core.params.section import PARAMS_FILE, read_yaml
@@ -47,7 +47,9 @@ OF_PRECISION = {
         "mix.{key}", "precisions.{key}.thresholds", "precisions.int8.keep", "precisions.{floating}.keep", "build",
         "inference", *TASK,
     ),
-    "convert": ("precisions.{key}.from", "precisions.{key}.keep", "build.pixels"),
+    "convert": (
+        "precisions.{key}.from", "precisions.{key}.keep", "precisions.{halves}.thresholds", "build.pixels", *TASK,
+    ),
     "validate": ("precisions.{key}.thresholds", "inference", "validation", "search.{key}"),
 }  # fmt: skip
 
@@ -60,7 +62,8 @@ def write_parameters(params: Params, folder: Path) -> None:
     for stage, places in OF_PRECISION.items():
         section = {"rescue": "search", "search": "search", "mix": "mix"}.get(stage, "precisions")
         for key, item in content[section].items():
-            named = [place.format(key=key, floating=item.get("floating")) for place in places]
+            halves = key if key in HALVES else ""  # of which the graph alone shows whether it keeps its thresholds
+            named = [place.format(key=key, halves=halves, floating=item.get("floating")) for place in places]
             _write(folder / stage / f"{key}.json", named, content)
 
 
@@ -103,6 +106,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("enginewright", "stages")
 RUNNER = "stages.__main__"
 DUMPED: dict[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) else {}  # the same in each version
+# How a tuning is found is no part of the stage `build`: what was found is, and DVC watches that.
+TUNING = "enginewright.pipeline.tune"
 # A stage that imports one of these runs the user's own code.
 MODEL_FACTORY, TASK_CHOICE = "enginewright.model.factory", "enginewright.tasks.choose"
 
@@ -122,7 +127,7 @@ def code_of_stages(
     unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
     named = ((".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path) for path in paths)
-    files = {name: path for name, path in named if name not in (*PACKAGES, *unused)}
+    files = {name: path for name, path in named if name not in (*PACKAGES, *unused, TUNING)}
     sources = _read(files.values(), root / "enginewright" / "__pycache__" / "sources-2.json")
     beside = {folder: _digests_beside(folder) for folder in {path.parent for path in files.values()}}
     imports, digests = {}, {}

@@ -7,7 +7,7 @@ Its nvfp4 and mxfp8 are for graphs that its PyTorch half wrote. The nodes are th
 parser reads. test_write_blocks.py holds the numbers against its own.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -30,10 +30,8 @@ from enginewright.precision.write_int8 import dtype_of
 Rows = NDArray[np.float32]  # each is what a product sums over for one column of its result
 
 LARGEST_FP4, LARGEST_FP8 = 6, 448
-INTEGERS: dict[str, tuple[int, DTypeLike]] = {
-    "w8": (127, np.int8),
-    "int4": (7, ml_dtypes.int4),
-}  # the largest, the type
+# the largest, and the type
+INTEGERS: dict[str, tuple[int, DTypeLike]] = {"w8": (127, np.int8), "int4": (7, ml_dtypes.int4)}
 LARGEST_NVFP4 = LARGEST_FP4 * LARGEST_FP8  # in units of the scale of all blocks
 E8M0_OF_ONE = 127  # the byte that stands for a scale of 2 to the power of 0
 SHARES = np.linspace(1.0, 0.6, 21)  # of the largest magnitude in a block, that its largest number may stand for
@@ -153,7 +151,6 @@ class BlockWriter:
         self.model.ir_version = max(self.model.ir_version, IR_VERSIONS[precision])
         self._precision, self._ranges, self._size = precision, ranges, PRECISIONS[precision].block
         self._add = Inserter(self.model)
-        self._nodes: list[ir.Node] = []  # that wait for their place
         self._rounded: dict[tuple[ir.Value, bool], ir.Value] = {}
         if precision not in INTEGERS:
             self.model.opset_imports[DOMAIN] = 1
@@ -187,10 +184,8 @@ class BlockWriter:
         rows = table.const_value.numpy().astype(np.float32)
         made = in_integers(rows, rows.shape[1], dtype_of(table), self._precision)
         read = self._integers(node, table, made.numbers, made.scales)
-        (numbers,), (scales,) = (self._write("Gather", [each, places], f"{each.name}.rows") for each in read)
-        (floats,) = self._write("Cast", [numbers], f"{table.name}.floats", to=int(table.dtype))
-        node.prepend(self._nodes)
-        self._nodes = []
+        numbers, scales = (self._add.node(node, "Gather", [each, places], f"{each.name}.rows") for each in read)
+        floats = self._add.node(node, "Cast", [numbers], f"{table.name}.floats", to=int(table.dtype))
         turn_into(node, "Mul", [floats, scales])
         return True
 
@@ -200,8 +195,7 @@ class BlockWriter:
         if key not in self._rounded:
             rounded = self._weights(product) if index else self._activation(product)
             rounded.type, rounded.shape = exact.type, exact.shape  # which no tool infers
-            product.node.prepend(self._nodes)
-            self._nodes, self._rounded[key] = [], rounded
+            self._rounded[key] = rounded
         product.node.replace_input_with(index, self._rounded[key])
 
     def _weights(self, product: Product) -> ir.Value:
@@ -209,18 +203,19 @@ class BlockWriter:
         if self._precision in INTEGERS:
             made, axis = in_integers(rows, size, dtype_of(exact), self._precision), int(has_rows(product.node))
             read = self._integers(product.node, exact, *(each if axis else each.T for each in made[:2]))
-            return self._write("DequantizeLinear", read, f"{name}.rounded", axis=axis, block_size=size)[0]
+            how = self._along_rows(axis=axis)
+            return self._add.node(product.node, "DequantizeLinear", read, f"{name}.rounded", **how)
         kind, made = ("fp4", in_nvfp4(rows, size)) if self._precision == "nvfp4" else ("fp8", in_mxfp8(rows, size))
         numbers = self._add.constant(product.node, f"{name}.{kind}", made.numbers)
         scales = self._add.constant(product.node, f"{name}.scale", made.scales)
         if kind == "fp4":
             whole = self._add.constant(product.node, f"{name}.scale_of_scales", made.of_scales)
-            floats = self._from_nvfp4(exact, numbers, scales, whole)
+            floats = self._from_nvfp4(product.node, exact, numbers, scales, whole)
         else:
-            floats = self._from_mxfp8(exact, numbers, scales)
-        return (
-            floats if has_rows(product.node) else self._write("Transpose", [floats], f"{name}.turned", perm=[1, 0])[0]
-        )
+            floats = self._from_mxfp8(product.node, exact, numbers, scales)
+        if has_rows(product.node):
+            return floats
+        return self._add.node(product.node, "Transpose", [floats], f"{name}.turned", perm=[1, 0])
 
     def _integers(self, reader: ir.Node, exact: ir.Value, numbers: Array, scales: Array) -> list[ir.Value]:
         held = {self._precision: numbers, "scale": scales}
@@ -233,11 +228,11 @@ class BlockWriter:
         if len(read.shape) <= MOST_AXES:
             return write(product, read)
         stacked = self._add.constant(product.node, f"{read.name}.stacked", np.array([0, -1, product.rows.shape[1]]))
-        (stack,) = self._write("Reshape", [read, stacked], f"{read.name}.stack")
+        stack = self._add.node(product.node, "Reshape", [read, stacked], f"{read.name}.stack")
         stack.type = read.type
         rounded = write(product, stack)
-        (shape,) = self._write("Shape", [read], f"{read.name}.shape")
-        return self._write("Reshape", [rounded, shape], f"{read.name}.back")[0]
+        shape = self._add.node(product.node, "Shape", [read], f"{read.name}.shape")
+        return self._add.node(product.node, "Reshape", [rounded, shape], f"{read.name}.back")
 
     def _nvfp4(self, product: Product, read: ir.Value) -> ir.Value:
         if (amax := self._ranges.get(product.node.name or "")) is None:
@@ -248,32 +243,28 @@ class BlockWriter:
         scale = np.asarray(max(amax, TINY) / LARGEST_NVFP4, np.float32)
         whole = self._add.constant(product.node, f"{read.name}.scale_of_scales", scale)
         names, how = (f"{read.name}.fp4", f"{read.name}.scale"), self._along_rows(scale_type=FP8)
-        numbers, scales = self._write(FP4_QUANTIZE, [read, whole], *names, domain=DOMAIN, **how)
-        return self._from_nvfp4(read, numbers, scales, whole)
+        numbers, scales = self._add.nodes(product.node, FP4_QUANTIZE, [read, whole], names, DOMAIN, **how)
+        return self._from_nvfp4(product.node, read, numbers, scales, whole)
 
-    def _mxfp8(self, _: Product, read: ir.Value) -> ir.Value:
+    def _mxfp8(self, product: Product, read: ir.Value) -> ir.Value:
         names, how = (f"{read.name}.fp8", f"{read.name}.scale"), self._along_rows(output_dtype=FP8)
-        return self._from_mxfp8(read, *self._write(MXFP8_QUANTIZE, [read], *names, domain=DOMAIN, **how))
+        made = self._add.nodes(product.node, MXFP8_QUANTIZE, [read], names, DOMAIN, **how)
+        return self._from_mxfp8(product.node, read, *made)
 
-    def _from_nvfp4(self, exact: ir.Value, numbers: ir.Value, scales: ir.Value, of_scales: ir.Value) -> ir.Value:
+    def _from_nvfp4(
+        self, reader: ir.Node, exact: ir.Value, numbers: ir.Value, scales: ir.Value, of_scales: ir.Value
+    ) -> ir.Value:
         """Make floats of it, which are float32 as their scale is."""
-        (scale,) = self._write("DequantizeLinear", [scales, of_scales], f"{exact.name}.exact_scale")
-        (floats,) = self._write("DequantizeLinear", [numbers, scale], f"{exact.name}.floats", **self._along_rows())
+        add, name = self._add.node, exact.name
+        scale = add(reader, "DequantizeLinear", [scales, of_scales], f"{name}.exact_scale")
+        floats = add(reader, "DequantizeLinear", [numbers, scale], f"{name}.floats", **self._along_rows())
         if exact.dtype == FP32:
             return floats
-        return self._write("Cast", [floats], f"{exact.name}.rounded", to=int(exact.dtype or FP32))[0]
+        return add(reader, "Cast", [floats], f"{name}.rounded", to=int(exact.dtype or FP32))
 
-    def _from_mxfp8(self, exact: ir.Value, numbers: ir.Value, scales: ir.Value) -> ir.Value:
-        name, how = f"{exact.name}.rounded", self._along_rows(output_dtype=int(exact.dtype or FP32))
-        return self._write(MXFP8_DEQUANTIZE, [numbers, scales], name, domain=DOMAIN, **how)[0]
-
-    def _write(
-        self, op_type: str, inputs: list[ir.Value], *outputs: str, domain: str = "", **attributes: int | list[int]
-    ) -> Sequence[ir.Value]:
-        """Write a node behind those that wait, and return what it makes."""
-        made = [self._add.value(name) for name in outputs]
-        self._nodes.append(ir.node(op_type, inputs, attributes, domain=domain, outputs=made, name=made[0].name))
-        return made
+    def _from_mxfp8(self, reader: ir.Node, exact: ir.Value, numbers: ir.Value, scales: ir.Value) -> ir.Value:
+        names, how = [f"{exact.name}.rounded"], self._along_rows(output_dtype=int(exact.dtype or FP32))
+        return self._add.nodes(reader, MXFP8_DEQUANTIZE, [numbers, scales], names, DOMAIN, **how)[0]
 
     def _along_rows(self, **more: int) -> dict[str, Any]:
         return {"axis": -1, "block_size": self._size, **more}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from enginewright.data.feeds import TINY, Feeds
 from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.graph.passes.find import Inserter, sizes_of
+from enginewright.graph.passes.find import Inserter, remove_unused, sizes_of
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.placement import FLOATS, PRODUCTS, array_of, has_rows, is_average
 from enginewright.precision.write_int8 import LARGEST, LEVELS, Bounds, dtype_of
@@ -53,7 +53,7 @@ def equalize(
     What has no range is not scaled."""
     changed = as_ir(model)
     divided = _divide_by_ones(changed, kept)
-    copied = {node.outputs[0].name or "": value.name or "" for node, value, _ in divided}
+    copied = {made.name or "": value.name or "" for made, value, _ in divided}
     ranges = {**ranges, **{name: ranges[source] for name, source in copied.items() if source in ranges}}
     seams = [seam for seam in find_seams(changed) if ranges.keys() >= {name for _, name in seam.readers}]
     if not seams:
@@ -74,17 +74,16 @@ def equalize(
                 by_output = weights_by_output(node, array_of(weights))
                 factors = np.broadcast_to(scale.reshape(len(by_output), 1, -1, 1), by_output.shape)
                 _multiply(weights, weights_as_given(node, factors, array_of(weights).shape))
-    for node, value, ones in divided:
+    for made, value, ones in divided:
         if np.all(array_of(ones) == 1):
-            ir.convenience.replace_all_uses_with(node.outputs[0], value)
-            changed.graph.remove(node, safe=True)
-            changed.graph.initializers.pop(ones.name or "")
+            ir.convenience.replace_all_uses_with(made, value)
+    remove_unused(changed)
     return (ir.to_proto(changed), scaled) if scaled else None
 
 
-def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Node, ir.Value, ir.Value]]:
+def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Value, ir.Value, ir.Value]]:
     """Multiply by ones, which may become scales, what products of matrices read beside others that can take none.
-    Return each Mul that is added, what it multiplies, and the ones."""
+    Return what each Mul that is added makes, what it multiplies, and the ones."""
     reached = {node for seam in find_seams(model) for node, _ in seam.readers}
     insert, added = Inserter(model), []
     for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
@@ -95,16 +94,11 @@ def _divide_by_ones(model: ir.Model, kept: Collection[str]) -> list[tuple[ir.Nod
         if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
             continue
         ones = insert.constant(readers[0], f"{value.name}.factors", np.ones(size, dtype_of(value)))
-        divided = insert.value(f"{value.name}.divided")
+        divided = insert.behind(value, "Mul", [value, ones], f"{value.name}.divided")
         divided.shape, divided.type = value.shape, value.type
-        factors = ir.node("Mul", [value, ones], outputs=[divided], name=divided.name)
         for node in readers:
             node.replace_input_with(0, divided)
-        if maker := value.producer():
-            maker.append([factors])
-        else:
-            model.graph[0].prepend([factors])
-        added.append((factors, value, ones))
+        added.append((divided, value, ones))
     return added
 
 

@@ -152,17 +152,10 @@ class Writer:
         if subtracted is not None:
             back = self._add.constant(reader, f"{first.name}.subtracted", subtracted)
         for value, readers in group.items():
-            as_bytes, rounded = self._add.value(f"{value.name}.int8"), self._add.value(f"{value.name}.rounded")
-            pair = [
-                ir.node("QuantizeLinear", [value, scale, zero], outputs=[as_bytes], name=as_bytes.name),
-                ir.node("DequantizeLinear", [as_bytes, scale, back], outputs=[rounded], name=rounded.name),
-            ]
+            as_bytes = self._add.behind(value, "QuantizeLinear", [value, scale, zero], f"{value.name}.int8")
+            rounded = self._add.behind(as_bytes, "DequantizeLinear", [as_bytes, scale, back], f"{value.name}.rounded")
             for node, index in readers:
                 node.replace_input_with(index, rounded)
-            if maker := value.producer():
-                maker.append(pair)
-            else:
-                self.model.graph[0].prepend(pair)
         return scale, zero
 
     def move_zero(self, group: Group, grid: Grid) -> None:
@@ -193,8 +186,8 @@ class Writer:
             self._add.constant(node, f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
             self._add.constant(node, f"{weights.name}.zero", np.zeros(array.shape[axis], self._bytes)),
         ]
-        name = f"{weights.name}.rounded"
-        node.replace_input_with(1, self._add.node(node, "DequantizeLinear", given, name, name, axis=axis))
+        made = self._add.node(node, "DequantizeLinear", given, f"{weights.name}.rounded", axis=axis)
+        node.replace_input_with(1, made)
 
 
 def weight_scales(array: NDArray[np.generic], axis: int, largest: int) -> NDArray[np.float32]:

@@ -48,11 +48,10 @@ def engine_metric(found: Validation) -> str:
 
 
 def device(machine: Machine) -> str:
+    facts = f"compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda}"
     if machine.device == "cpu":
-        return f"{machine.device_name} ({counted(machine.cores, 'core')})"
-    return (
-        f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
-    )
+        facts = counted(machine.cores, "core")
+    return f"{machine.device_name} ({', '.join(filter(None, (facts, machine.power)))})"
 
 
 def overview(findings: Findings) -> pd.DataFrame:

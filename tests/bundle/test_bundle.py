@@ -139,7 +139,7 @@ def simulated_bundle(root, plugin_onnx, build, manifest, machine, *tokenizer):
     done = subprocess.run(
         [warm_python() / "python3", "-c", SIMULATED_ENGINE, *map(str, (*arguments, *tokenizer))],
         cwd=ROOT,
-        env=simulated.environment("11.4", "few_kernels", XDG_CACHE_HOME=str(root), TMPDIR=str(root)),
+        env=simulated.environment("11.4", XDG_CACHE_HOME=str(root), TMPDIR=str(root)),
         capture_output=True,
         text=True,
     )

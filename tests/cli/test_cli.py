@@ -42,7 +42,7 @@ def test_without_arguments_it_prints_the_help():
 
 @pytest.mark.parametrize(
     ("missing", "given", "extra"),
-    [("PIL", ("infer", "engine", "cat.jpg"), "images"), ("cyclonedx", ("bundle", "int8"), "pipeline")],
+    [("PIL", ("infer", "engine", "cat.jpg"), "images"), ("numpy", ("bundle", "int8"), "pipeline")],
 )
 def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, missing, given, extra):
     (tmp_path / f"{missing}.py").write_text("raise ModuleNotFoundError(name=__name__)")

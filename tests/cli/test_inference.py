@@ -242,8 +242,9 @@ def test_scores_that_are_no_numbers_are_an_error(built, machine, inference, imag
 
 def test_neither_torch_nor_pandas_is_loaded(built, images):
     program = (
-        "import sys; from pathlib import Path; from enginewright.cli.commands.infer import infer\n"
-        f"infer(Path({str(built)!r}), [Path({str(images[0])!r})], 1, None, 1, True)\n"
+        "import sys; from enginewright.cli.main import build_parser\n"
+        f"chosen = build_parser(['infer']).parse_args(['infer', {str(built)!r}, {str(images[0])!r}])\n"
+        "chosen.run(chosen)\n"
         "print(*sorted({'torch', 'torchvision', 'pandas', 'sklearn', 'openvino'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

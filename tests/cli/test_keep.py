@@ -6,10 +6,10 @@ import pytest
 from support.paths import ROOT
 from support.searches import search_of, step_of
 
+from enginewright.cli.commands.keep import RESCUED, SEARCHED, freeze_search
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.precision.records import RESCUE, Rescue, Search
-from tools.keep.command import RESCUED, SEARCHED, freeze_search
 
 
 @pytest.fixture

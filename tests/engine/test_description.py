@@ -9,10 +9,10 @@ from support.command import ROOT, enginewright
 
 from enginewright.core.files import sha256
 from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.description import describe_engine
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import describe_machine
-from tools.inspection.description import describe_engine
 
 RTX_HAS_A_WHEEL = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
@@ -96,7 +96,7 @@ def test_inspecting_loads_no_runtime_and_no_torch(openvino):
     program = f"""
 import sys
 from pathlib import Path
-from tools.inspection.description import describe_engine
+from enginewright.engine.description import describe_engine
 describe_engine(Path({str(openvino)!r}))
 print(*(name for name in ("torch", "openvino", "tensorrt", "tensorrt_rtx", "modelopt") if name in sys.modules))
 """

@@ -12,6 +12,7 @@ from enginewright.measure.agreement import (
     agreement_of,
     broken_thresholds,
     compare,
+    distance,
     metric_of,
     origin_of_loss,
     spread,
@@ -268,3 +269,18 @@ def test_a_comparison_has_only_a_part_of_the_outputs_in_memory(tmp_path, monkeyp
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < wanted.nbytes / 10
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "far"),
+    [
+        ([3.0, 4.0], [3.0, 4.0], 0),
+        ([3.0, 4.0], [3.0, 4.5], 0.1),
+        ([3.0, 4.0], [3.0, np.nan], np.inf),
+        ([3.0, np.nan], [3.0, np.nan], 0),  # as is meant
+        ([3.0, 4.0], [3.0], np.inf),
+    ],
+)
+def test_what_is_no_number_and_of_another_shape_is_infinitely_far(expected, got, far):
+    outputs = ({"a": np.zeros((1, 1)), "b": np.array([values])} for values in (expected, got))
+    assert distance(*outputs) == pytest.approx(far)

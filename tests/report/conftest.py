@@ -5,30 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.findings import race_of
-from support.results import accuracy, agreed
+from support.results import accuracy, agreed, benchmark_of, errors_of, latency_of, ratio_of, validation_of
 
-from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import Profile, Range
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord, Layer, LayerTime, Refusal
 from enginewright.graph.interface import Interface, TensorSpec
 from enginewright.measure.agreement import spread
-from enginewright.measure.records import (
-    Benchmark,
-    Contention,
-    Errors,
-    Kept,
-    Latency,
-    MachinePace,
-    PeakMemory,
-    Ratio,
-    Spot,
-    Spread,
-    Throughput,
-    Trace,
-    Validation,
-    Within,
-)
+from enginewright.measure.records import Kept, PeakMemory, Spot, Spread, Throughput, Trace, Within
 from enginewright.precision.floats import Conversion
 from enginewright.precision.records import MIX
 from enginewright.report.evidence import Evidence, EvidencePaths, Findings, gather_findings
@@ -52,14 +36,7 @@ def evidence(machine, build, manifest):
 
     def make(precision, ratio=(2.0, 1.9, 2.1), relative=0.01, broken=(), executed=None, batches=BATCHES):
         median, low, high = ratio
-        errors = Errors(
-            max_abs=0.5,
-            mean_abs=0.1,
-            relative=relative,
-            cosine=0.998765,
-            worst_cosine=0.9,
-            nonfinite=0,
-        )
+        errors = errors_of(relative, cosine=0.998765)
         layers = [
             Layer(name="conv1", kind="Convolution", precision=executed or precision, computes=True),
             Layer(name="conv2", kind="Convolution", precision=executed or precision, computes=True),
@@ -84,52 +61,26 @@ def evidence(machine, build, manifest):
                 class_names=manifest.class_names,
                 scores=None,
             ),
-            validation=Validation(
-                precision=precision,
-                reference=PYTORCH,
+            validation=validation_of(
+                precision,
+                errors,
                 engine="2" * 64,
-                samples=512,
                 samples_sha256="e" * 64,
                 **accuracy(0.9876, 0.98, 0.9753),
                 agreement=agreed(0.96875),
-                engine_against_pytorch=errors,
-                graph_against_pytorch=errors,
                 engine_against_graph=errors.model_copy(update={"relative": relative / 10}),
                 spots=(Spot(batch=1, samples=64, errors=errors, metric=0.984375, drift=1.5e-7),),
-                resized=(),
-                loss_comes_from="precision",
                 broken=broken,
-                unsure=(),
-                must_be_sure=False,
                 spread=spread_of_images(relative),
             ),
-            benchmark=Benchmark(
-                precision=precision,
-                threads=2,
-                cuda_graph=False,
-                confidence=0.95,
-                latencies=tuple(
-                    Latency(
-                        contender=contender,
-                        batch=batch,
-                        runs=100,
-                        p50=milliseconds * batch,
-                        p90=1.1 * milliseconds * batch,
-                        p99=1.5 * milliseconds * batch,
-                        compute=None,
-                        spread=0.02,
-                        outliers=0.0,
-                        warm_up_drift=0.0,
-                        images_per_second=1000 / milliseconds,
-                    )
+            benchmark=benchmark_of(
+                precision,
+                (
+                    latency_of(contender, batch, milliseconds * batch)
                     for batch in batches
                     for contender, milliseconds in (("engine", 8.0 / median), ("eager", 8.0))
                 ),
-                ratios=tuple(
-                    Ratio(baseline="eager", batch=batch, rounds=20, median=median, low=low, high=high)
-                    for batch in batches
-                ),
-                pace=MachinePace(microseconds=5.0, rounds=40, set_aside=0),
+                (ratio_of(batch, median, low, high) for batch in batches),
                 throughput=tuple(
                     Throughput(
                         batch=batch,
@@ -142,14 +93,10 @@ def evidence(machine, build, manifest):
                     for batch in batches
                     for requests in (1, 2)
                 ),
-                contention=Contention(cores=2, others=0.0, stolen=0.0, throttled=0.0),
                 peak_memory={
                     "engine": PeakMemory(host=150.4, device=None),
                     "eager": PeakMemory(host=800.2, device=None),
                 },
-                isolated_compute={},
-                gpu=None,
-                pytorch="2.15.0",
             ),
             trace=Trace(
                 precision=precision,

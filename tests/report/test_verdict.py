@@ -4,10 +4,11 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.findings import summary_of
 
-from enginewright.report import tables
+from enginewright.report import tables, where_time_goes
 from enginewright.report.metrics import metrics
 from enginewright.report.verdict import choose, recommend, sentence
 
@@ -98,8 +99,12 @@ def test_on_a_disturbed_machine_an_engine_must_win_by_more(findings, evidence):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_two_sentences_of_a_report_disagree(findings, evidence, seed):
-    """Whatever was measured, however noisy or contradictory: 2,000 races of pairs that need not fit together."""
+def test_no_two_sentences_of_a_report_disagree(findings, evidence, seed, monkeypatch):
+    """Whatever was measured, however noisy or contradictory: 2,000 races of pairs that need not fit together. Tables
+    that know nothing of a race are left out, which would take most of the time."""
+    for name in ("accuracy_table", "blame_table", "executed_table", "latencies", "throughputs", "memory_table"):
+        monkeypatch.setattr(tables, name, lambda _: pd.DataFrame({"left out": ["-"]}))
+    monkeypatch.setattr(where_time_goes, "slowest_layers", lambda *_: [])
     random = np.random.default_rng(seed)
     entries = [evidence(name, relative=error) for name, error in (("fp32", 1e-6), ("bf16", 4e-3), ("int8", 2e-2))]
     usual = findings(*entries)

@@ -10,11 +10,11 @@ import torch
 import torchvision
 from PIL import Image
 from support import yolo
+from support.command import run_here
 from support.paths import ROOT
 from support.small_project import TINY, run_pipeline, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
-from enginewright.cli.commands.infer import infer
 from enginewright.core.params.all import Params, apply_recipe
 from enginewright.data.sample_set import Manifest
 from enginewright.measure.records import Reference, Validation
@@ -140,7 +140,7 @@ def test_a_yolov8_file_to_the_answers_of_its_engine(tmp_path, monkeypatch, capsy
     assert (validation.metric, validation.main.reference, validation.main.engine) == ("mAP", 1, 1)
     last = Path("data/images/yolo/images/39.png")
     capsys.readouterr()
-    assert infer(Path("artifacts/engines/int8"), [last], 3, None, 1, True) == 0
+    assert run_here("infer", "artifacts/engines/int8", last, "--json") == 0
     boxes = json.loads(capsys.readouterr().out)["boxes"]
     assert sorted((box["class"], [round(value) for value in box["box"]]) for box in boxes) == known
 

@@ -22,14 +22,17 @@ import pytest
 import tensorrt as trt
 import torch
 from onnx import numpy_helper
+from support.builds import build_apart, building_here
 from support.errors import error_of
 from support.plugins import plugin_library, run_once
 
+from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.build import InferenceParams, Range
 from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.description import describe_engine
 from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu import GpuSampler, Stream, process_megabytes
 from enginewright.engine.machine import lacking, target_of
@@ -50,8 +53,6 @@ from enginewright.precision.cast import cast
 from enginewright.precision.quantize import quantize
 from simulated import cudart
 from simulated.tensorrt import with_version
-from tools.inspection.description import describe_engine
-from tools.refit.command import refit_engine
 
 HAS_TILING = hasattr(trt, "TilingOptimizationLevel")
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -93,11 +94,10 @@ def fail(monkeypatch):
     return lambda what: monkeypatch.setenv("SIMULATED_FAILURE", what)
 
 
-@pytest.fixture
-def built_here(monkeypatch):
-    """Let builds run in this process, where a test has changed something."""
-    here = lambda _, function, *arguments, longest=None: function(*arguments)  # noqa: E731
-    monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.run_apart", here)
+@pytest.fixture(scope="module", autouse=True)
+def built_here():
+    with building_here():
+        yield
 
 
 @pytest.fixture
@@ -237,6 +237,19 @@ def test_an_engine_that_cannot_run_its_largest_batch_is_tuned_for_it(make, gpu, 
     assert "Myelin" in record.remark
 
 
+def test_what_fails_at_a_level_is_tried_at_a_more_thorough_one(make, gpu, fail, monkeypatch, built_here):
+    monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.SCARCE", 0)  # memory is no reason
+    fail("kernels_below_4")
+    record = EngineRecord.read(make() / "engine.json")
+    assert record.build.tensorrt.optimization_level == 4
+    assert record.remark.startswith("it is built at optimization level 4, as TensorRT failed at 3 ([weightsPtr.h")
+    fail("kernels_below_4,beyond_tuned")
+    assert "; it is tuned for batch 8" in EngineRecord.read(make("both") / "engine.json").remark
+    fail("build_none")
+    with pytest.raises(EnginewrightError, match=r"cannot build .* insufficient workspace"):
+        make("neither")
+
+
 @pytest.mark.parametrize("failure", ["not_capturable", "cudaGraphInstantiate"])
 def test_an_engine_that_cannot_be_captured_runs_without_a_cuda_graph(make, gpu, fail, images, capsys, failure):
     folder = make()
@@ -345,7 +358,8 @@ def test_plugins_are_registered_before_parsing_and_before_deserializing(
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
 
 
-def test_a_build_that_is_interrupted_ends_though_the_builder_does_not_listen(make, fail, tmp_path):
+def test_a_build_that_is_interrupted_ends_though_the_builder_does_not_listen(make, fail, tmp_path, monkeypatch):
+    build_apart(monkeypatch)
     fail("slow_build")  # it takes 50 seconds, whatever it is told
     threading.Timer(5, os.kill, [os.getpid(), signal.SIGINT]).start()
     started = time.monotonic()
@@ -569,7 +583,7 @@ def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, 
     assert "is damaged: moved to" in capfd.readouterr().err
 
 
-def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder, built_here):
+def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder):
     """Both have read the cache before either writes it."""
     side_by_side = multiprocessing.get_context("fork")
     both_have_read = side_by_side.Barrier(2)
@@ -603,7 +617,7 @@ def test_a_cache_that_tensorrt_refuses_is_begun_anew_with_a_warning(make, cache_
 
 
 @pytest.mark.parametrize("way", ["a file", "read-only", "no home"])
-def test_a_cache_that_cannot_be_kept_costs_no_engine(make, built_here, monkeypatch, tmp_path, capfd, way):
+def test_a_cache_that_cannot_be_kept_costs_no_engine(make, monkeypatch, tmp_path, capfd, way):
     (tmp_path / "cache").write_text("")
     if way == "no home":
         monkeypatch.delenv("XDG_CACHE_HOME")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import tensorrt as trt
+from support.builds import build_apart, building_here
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
@@ -15,14 +16,21 @@ from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginewright.graph.passes.for_one_compiler import TO_TRY
+from enginewright.measure.race import FEWEST_LAPS
+from enginewright.pipeline import tune as search
 from enginewright.pipeline.build import BuildPaths, build
 from enginewright.pipeline.machine import tuning_plans
-from tools.tune import search
 
 HAS_ROUTES = hasattr(trt.IBuilderConfig._real, "build_route")
 HAS_TILING = hasattr(trt, "TilingOptimizationLevel")
 ENGINE, CONVERTED, TUNED = Path("engines/fp32"), Path("converted"), Path("tuned/fp32.json")
 PLAN = Path("tuning/fp32.json")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built_here():
+    with building_here():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +41,7 @@ def gpu():
 @pytest.fixture
 def make(tiny_onnx, gpu, samples, tmp_path, monkeypatch):
     """Run what the two stages do for an engine, on a machine whose engines are slow unless they are tuned."""
+    monkeypatch.setattr("enginewright.measure.race.MOST_LAPS", FEWEST_LAPS)  # so much slower that these suffice
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     CONVERTED.mkdir()
@@ -122,16 +131,18 @@ def test_what_answers_otherwise_never_wins_and_what_takes_too_long_is_ended(make
     assert (tried.why_not, tried.kept) == ("it answers otherwise than the untuned engine", False)
     assert (found.build, found.tuning.times) == (found.tuning.asked, None)
 
+    build_apart(monkeypatch)
+
     def slowly(best):
         monkeypatch.setenv("SIMULATED_FAILURE", "slow_build")
         return level(5)(best)
 
     TUNED.unlink()
     only(slow=slowly, late=level(4))
-    found = make(seconds=15)
+    found = make(seconds=6)
     assert "took more than" in found.tuning.tried[0].why_not
     assert found.tuning.not_tried == ("late",)
-    assert found.tuning.seconds < 18
+    assert found.tuning.seconds < 9
 
 
 def test_a_choice_for_another_version_gpu_or_graph_is_not_followed(make, only, capsys):

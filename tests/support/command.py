@@ -1,4 +1,4 @@
-"""Run the command `enginewright` as a user does, in a process of its own."""
+"""Run the command `enginewright` as a user does, in a process of its own or here."""
 
 import fcntl
 import os
@@ -7,6 +7,7 @@ import struct
 import subprocess
 import termios
 
+from enginewright.cli.main import build_parser
 from support.paths import ROOT
 from support.warm_python import warm_python
 
@@ -50,3 +51,9 @@ def _read(terminal):
         return os.read(terminal, 65536)
     except OSError:  # how Linux says that the other end is closed
         return b""
+
+
+def run_here(*arguments):
+    """Run a command of Enginewright in this process, and return its exit code."""
+    chosen = build_parser(arguments[:1]).parse_args(list(map(str, arguments)))
+    return chosen.run(chosen)

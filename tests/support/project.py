@@ -4,28 +4,15 @@ import shutil
 import sys
 from pathlib import Path
 
-from enginewright.core.facts import PYTORCH
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import Manifest
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import describe_machine
-from enginewright.measure.records import (
-    Benchmark,
-    Contention,
-    Errors,
-    Latency,
-    MachinePace,
-    Measurement,
-    Measurements,
-    Ratio,
-    Spread,
-    Validation,
-    Verdict,
-)
+from enginewright.measure.records import Errors, Measurement, Measurements, Verdict
 from support.command import ROOT
-from support.results import accuracy, agreed
+from support.results import accuracy, agreed, benchmark_of, latency_of, ratio_of, validation_of
 
 CLOSE = Errors(max_abs=1e-5, mean_abs=1e-6, relative=1e-6, cosine=1.0, worst_cosine=1.0, nonfinite=0)
 
@@ -67,64 +54,16 @@ def build_project(root: Path, runtime: str, onnx: Path, build: BuildParams, mani
 
 def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | None = None, **more: object) -> None:
     """Write the measurements of the engine, with made-up figures."""
-    validation = Validation(
-        precision=record.precision,
-        reference=PYTORCH,
-        engine=identity or record.identity,
-        samples=512,
-        **accuracy(0.986, 0.985, 0.984),
-        agreement=agreed(1.0),
-        engine_against_pytorch=CLOSE,
-        graph_against_pytorch=CLOSE,
-        engine_against_graph=CLOSE,
-        spots=(),
-        resized=(),
-        loss_comes_from="precision",
-        broken=(),
-        unsure=(),
-        must_be_sure=False,
-        spread=Spread(shares=(0, 1), relative_error=(1e-6, 1e-6), margin_kept=()),
-    )
+    found = {"engine": identity or record.identity, **accuracy(0.986, 0.985, 0.984), "agreement": agreed(1.0)}
+    times = {"engine": 2.5, "eager": 10.0}
+    latencies = [latency_of(contender, 4, milliseconds) for contender, milliseconds in times.items()]
+    replays = record.target.runtime.startswith("tensorrt")
     measured = Measurement(
         precision=record.precision,
         engine_bytes=record.bytes,
         files=record.files,
         executed_as_asked=1.0,
-        validation=validation.model_copy(update=more),
-        benchmark=made_up_benchmark(record.precision, cuda_graph=record.target.runtime.startswith("tensorrt")),
+        validation=validation_of(record.precision, CLOSE, **(found | more)),
+        benchmark=benchmark_of(record.precision, latencies, [ratio_of(4, 4.0, 3.9, 4.1)], cuda_graph=replays),
     )
     Measurements(machine=machine, precisions=(measured,)).write(root / "reports" / "measurements.json")
-
-
-def made_up_benchmark(precision: str, cuda_graph: bool = False) -> Benchmark:
-    times = {"engine": 2.5, "eager": 10.0}
-    return Benchmark(
-        precision=precision,
-        threads=2,
-        cuda_graph=cuda_graph,
-        confidence=0.95,
-        latencies=tuple(
-            Latency(
-                contender=contender,
-                batch=4,
-                runs=100,
-                p50=milliseconds,
-                p90=milliseconds,
-                p99=milliseconds + 1,
-                compute=None,
-                spread=0.02,
-                outliers=0.0,
-                warm_up_drift=0.0,
-                images_per_second=4000 / milliseconds,
-            )
-            for contender, milliseconds in times.items()
-        ),
-        ratios=(Ratio(baseline="eager", batch=4, rounds=20, median=4.0, low=3.9, high=4.1),),
-        pace=MachinePace(microseconds=5.0, rounds=40, set_aside=0),
-        throughput=(),
-        contention=Contention(cores=2, others=0.0, stolen=0.0, throttled=0.0),
-        peak_memory={},
-        isolated_compute={},
-        gpu=None,
-        pytorch="2.15.0",
-    )

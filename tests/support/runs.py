@@ -2,20 +2,9 @@
 
 import pytest
 
-from enginewright.measure.records import (
-    Benchmark,
-    Contention,
-    Errors,
-    Latency,
-    MachinePace,
-    Measurement,
-    Measurements,
-    Ratio,
-    Spread,
-    Validation,
-)
+from enginewright.measure.records import Contention, MachinePace, Measurement, Measurements
 from support.results import accuracy as of_accuracy
-from support.results import agreed
+from support.results import benchmark_of, errors_of, latency_of, ratio_of, validation_of
 
 BATCHES = (1, 8)
 
@@ -43,55 +32,24 @@ def run(machine):
         pytorch="2.15.0",
         **of_machine,
     ):
-        errors = Errors(
-            max_abs=0.5,
-            mean_abs=0.1,
-            relative=relative,
-            cosine=0.999,
-            worst_cosine=0.9,
-            nonfinite=0,
-        )
-        validation = Validation(
-            precision=precision,
-            reference="PyTorch",
+        validation = validation_of(
+            precision,
+            errors_of(relative),
             engine=engine,
             samples=samples,
             samples_sha256=digest,
             **of_accuracy(0.96, accuracy, accuracy),
-            agreement=agreed(0.99),
-            engine_against_pytorch=errors,
-            graph_against_pytorch=errors,
-            engine_against_graph=errors,
-            spots=(),
-            resized=(),
-            loss_comes_from="precision",
-            broken=(),
-            unsure=(),
-            must_be_sure=False,
-            spread=Spread(shares=(), relative_error=(), margin_kept=()),
         )
-        benchmark = Benchmark(
-            precision=precision,
-            threads=threads,
-            cuda_graph=False,
-            confidence=0.95,
-            latencies=tuple(map(eager_latency, BATCHES, took)),
-            ratios=tuple(
-                Ratio(
-                    baseline="eager",
-                    batch=batch,
-                    rounds=20,
-                    median=ratio,
-                    low=ratio * (1 - interval),
-                    high=ratio * (1 + interval),
-                )
+        benchmark = benchmark_of(
+            precision,
+            (latency_of("eager", batch, 2.0 * batch * times) for batch, times in zip(BATCHES, took, strict=True)),
+            (
+                ratio_of(batch, ratio, ratio * (1 - interval), ratio * (1 + interval))
                 for batch, ratio in zip(BATCHES, ratios, strict=True)
             ),
+            threads=threads,
             pace=MachinePace(microseconds=pace, rounds=40, set_aside=0),
-            throughput=(),
             contention=Contention(cores=2, others=others, stolen=0.0, throttled=0.0),
-            peak_memory={},
-            isolated_compute={},
             gpu=gpu,
             pytorch=pytorch,
         )
@@ -106,19 +64,3 @@ def run(machine):
         return Measurements(machine=machine.model_copy(update=of_machine), precisions=(measured,))
 
     return make
-
-
-def eager_latency(batch, took):
-    return Latency(
-        contender="eager",
-        batch=batch,
-        runs=50,
-        p50=2.0 * batch * took,
-        p90=2.1 * batch * took,
-        p99=2.2 * batch * took,
-        compute=None,
-        spread=0.02,
-        outliers=0.0,
-        warm_up_drift=0.0,
-        images_per_second=500 / took,
-    )

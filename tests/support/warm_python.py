@@ -157,6 +157,7 @@ def _let_dvc_spend_less_on_yaml() -> None:
 def let_pytorch_read_its_operators_once() -> None:
     """Keep the list of operators that PyTorch translates to ONNX. For each export it reads the source of 500 functions
     again, which takes as long as all else that it does for a small network."""
+    import_module("torch.ao.quantization.fx._decomposed")  # has operators that are known only where it was imported
     registry = import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
     registry.from_torchlib = staticmethod(cache(registry.from_torchlib))
     registry.from_torchlib(opset_version=20)  # that of params.yaml

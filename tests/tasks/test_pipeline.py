@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support.command import run_here
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pipeline, run_stages, small_project
 
 from enginewright.bundle.gate import require_passed
 from enginewright.bundle.write import write_bundle
-from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.engine.record import EngineRecord
@@ -123,7 +123,7 @@ samples: {source: data/images/rows.npz, preprocessing: null}
     assert rmse.interval.low < rmse.drop < rmse.interval.high
     capsys.readouterr()
     engine = Path("artifacts/engines/int8")
-    assert infer(engine, [Path("data/images/rows.npz")], 3, None, 1, True) == 0
+    assert run_here("infer", engine, "data/images/rows.npz", "--json") == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["row"] for each in told] == list(range(40))
     assert np.allclose([each["values"] for each in told], exact, atol=0.2 * np.abs(exact).max())
@@ -139,9 +139,9 @@ samples: {source: data/images/rows.npz, preprocessing: null}
         (["none.npz"], "^none.npz cannot be read"),
     ):
         with pytest.raises(EnginewrightError, match=wrong):
-            infer(engine, list(map(Path, names)), 3, None, 1, True)
+            run_here("infer", engine, *names)
     with pytest.raises(EnginewrightError, match="takes arrays"):
-        infer(engine, [Path("data/images/rows.npz")], 3, None, 1, True, Path("seen"))
+        run_here("infer", engine, "data/images/rows.npz", "--pictures", "seen")
 
 
 def test_a_segmenter_of_images_with_masks(project, monkeypatch, capsys):
@@ -171,7 +171,7 @@ samples: {source: data/images/scenes, class_names: [red, green, blue], ignore: 7
     assert "% of the pixels of 24 images" in summary
     assert "mIoU_drop_%" in json.loads(Path("reports/metrics.json").read_text())["int8"]
     capsys.readouterr()
-    assert infer(Path("artifacts/engines/int8"), [Path("data/images/scenes/images/0.jpg")], 3, None, 1, True) == 0
+    assert run_here("infer", "artifacts/engines/int8", "data/images/scenes/images/0.jpg", "--json") == 0
     areas = json.loads(capsys.readouterr().out)["areas"]
     assert sum(area["share"] for area in areas) == pytest.approx(1)
     assert {area["class"] for area in areas} <= {"red", "green", "blue"}
@@ -220,7 +220,7 @@ samples: {source: data/images/cells}
     assert "Where int8 differs most: PyTorch on the left, the engine on the right" in page
     capsys.readouterr()
     last, drawn = Path("data/images/cells/39.png"), Path("drawn")
-    assert infer(Path("artifacts/engines/int8"), [last], 3, None, 1, True, drawn) == 0
+    assert run_here("infer", "artifacts/engines/int8", last, "--json", "--pictures", drawn) == 0
     boxes = json.loads(capsys.readouterr().out)["boxes"]
     known = sorted(each["bbox"] for each in annotations if each["image_id"] == 39)
     corners = sorted(box["box"] for box in boxes)
@@ -228,7 +228,7 @@ samples: {source: data/images/cells}
     with Image.open(drawn / "39.png") as picture:
         assert picture.size == (32, 64)
     with pytest.raises(EnginewrightError, match="holds the images themselves"):
-        infer(Path("artifacts/engines/int8"), [last], 3, None, 1, True, last.parent)
+        run_here("infer", "artifacts/engines/int8", last, "--pictures", last.parent)
     told = bundled_answers(last)
     assert [line[1] for line in told] == [box["class"] for box in boxes]
     assert [[float(value) for value in line[3].split()] for line in told] == [

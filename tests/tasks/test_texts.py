@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from support.command import run_here
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
 from enginewright.bundle.write import settings_for_bundle
-from enginewright.cli.commands.infer import infer
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.params.samples import TextPreprocessing
@@ -101,7 +101,7 @@ def test_an_encoder_of_texts_gives_the_same_numbers_everywhere(project, monkeypa
     Path("more.jsonl").write_text(json.dumps({"text": given[1]}))
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{given[0]}\n\n"))
     capsys.readouterr()
-    assert infer(Path("artifacts/engines/int8"), [given[0], "more.jsonl", "-"], 3, 1, 1, True) == 0
+    assert run_here("infer", "artifacts/engines/int8", given[0], "more.jsonl", "-", "--batch", 1, "--json") == 0
     told = capsys.readouterr()
     answers = [json.loads(line) for line in told.out.splitlines()]
     assert [answer["text"] for answer in answers] == [*given, given[0]]
@@ -122,7 +122,7 @@ def test_a_reranker_is_judged_by_the_order_of_the_answers_to_each_question(proje
     examples = Examples.read(Path("reports/examples/int8/examples.json")).examples
     assert all(re.fullmatch(r"score -?[\d.e-]+, place [1-5] of 5", each.engine) for each in examples)
     capsys.readouterr()
-    assert infer(Path("artifacts/engines/int8"), ["data/texts/pairs.jsonl"], 3, 4, 1, True) == 0
+    assert run_here("infer", "artifacts/engines/int8", "data/texts/pairs.jsonl", "--batch", 4, "--json") == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["text"][0] for each in answers] == [json.loads(line)["text_a"] for line in lines]
     scores = np.array([each["score"] for each in answers]).reshape(10, 5)

@@ -14,6 +14,7 @@ from support.pass_checks import model_of_text
 
 from enginewright.bundle.facts import render
 from enginewright.bundle.gate import Passed
+from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.errors import CompilerError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.build import Range
@@ -29,7 +30,6 @@ from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.precision.blocks import write_blocks
 from enginewright.precision.cast import cast
-from tools.refit.command import refit_engine
 
 BLOCKS = [name for name, facts in PRECISIONS.items() if facts.block]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.builds import build_apart, building_here
 from support.gpu import LIMITS, PLAIN, REPLAYED, meant, relative_error
 from support.plugins import plugin_library
 from torch import nn
@@ -28,7 +29,6 @@ from enginewright.engine.engine import open_engine
 from enginewright.engine.gpu import GpuSampler, process_megabytes
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
-from enginewright.engine.runtimes import tensorrt
 from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt import TensorRT
 from enginewright.engine.tools import write_comparison
@@ -220,8 +220,6 @@ def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, m
         pytest.skip(f"{machine.runtime} keeps no timing cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     configure = TensorRT._configure
-    in_this_process = lambda _, function, *arguments, longest=None: function(*arguments)  # noqa: E731
-    monkeypatch.setattr(tensorrt, "run_apart", in_this_process)
 
     def configure_without_timing(self, builder, blueprint):
         config = configure(self, builder, blueprint)
@@ -230,10 +228,9 @@ def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, m
 
     def seconds(name, how=configure):
         monkeypatch.setattr(TensorRT, "_configure", how)
-        target = target_of(machine, exact.tensorrt)
-        return build_engine(
-            DescribedGraph("fp32", graphs["fp32"], manifest), target, exact, tmp_path / name
-        ).build_seconds
+        graph, target = DescribedGraph("fp32", graphs["fp32"], manifest), target_of(machine, exact.tensorrt)
+        with building_here():
+            return build_engine(graph, target, exact, tmp_path / name).build_seconds
 
     with pytest.raises(EnginewrightError):
         seconds("without timings", configure_without_timing)
@@ -265,6 +262,7 @@ def test_a_library_of_plugins_travels_with_its_engine(graphs, machine, exact, ma
 
 def test_an_interrupt_ends_a_build_within_two_seconds(built_with, tmp_path, monkeypatch):
     """The builder itself may not listen: its process is ended."""
+    build_apart(monkeypatch)
     monkeypatch.setenv("SIMULATED_FAILURE", "slow_build")
     interrupted = []
 

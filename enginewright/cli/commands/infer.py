@@ -72,28 +72,15 @@ def add_arguments(command: ArgumentParser) -> None:
     add_path(command, "--pictures", FOLDER, metavar="FOLDER", help="where to draw the answers, on copies of the images")
 
 
-def run(chosen: Namespace) -> int:
-    how = chosen.top, chosen.batch, chosen.threads or 0, chosen.json, chosen.pictures
-    return UNREADABLE if infer(chosen.engine, chosen.samples, *how) else 0
-
-
 def _positive(given: str) -> int:
     if not given.isdecimal() or int(given) < 1:
         raise ArgumentTypeError(f"{given} is no whole number from 1 on")
     return int(given)
 
 
-def infer(
-    folder: Path,
-    places: Sequence[str | Path],
-    top: int,
-    batch: int | None,
-    threads: int,
-    as_lines: bool,
-    pictures: Path | None = None,
-) -> int:
-    """Print the answer for each image, text or row, and return how many could not be read. Draw each answer onto a copy
-    of its image in the folder `pictures`."""
+def run(chosen: Namespace) -> int:
+    """Print the answer for each image, text or row. Draw each answer onto a copy of its image."""
+    folder, places, pictures = chosen.engine, chosen.samples, chosen.pictures
     require_engine(folder)  # before the images: if the two are swapped, the message should be about the engine
     record = read_engine(folder)
     text, takes_images = record.text, record.preprocessing is not None
@@ -103,24 +90,24 @@ def infer(
     if takes_images:
         found = images = find_images(list(map(Path, places)))
     elif text:
-        found = find_texts(list(map(str, places)), text)
+        found = find_texts(places, text)
     else:
         found = find_rows(list(map(Path, places)), [spec.name for spec in record.interface.sampled])
     drawn = picture_files(images, pictures) if pictures else {}
     width = min(max(len(as_written(each)) for each in found), WIDEST if text else sys.maxsize)
     unread = 0
-    with open_engine(folder, None, InferenceParams(threads=threads, cuda_graph=False)) as engine:
+    with open_engine(folder, None, InferenceParams(threads=chosen.threads or 0, cuda_graph=False)) as engine:
         reader = (TextsReader if text else ImageReader if takes_images else ArraysReader)(engine, folder)
-        size = batch_size(engine.record, batch)
+        size = batch_size(engine.record, chosen.batch)
         batches: list[Any] = [found[start : start + size] for start in range(0, len(found), size)]
         # A progress bar would come between the lines of the answers.
         barred = sys.stderr.isatty() and not sys.stdout.isatty()
         shown = progress(batches, "samples", len(batches), "batches") if barred else batches
-        answers = (answer for few in shown for answer in reader.answer(few, top, bool(drawn)))
+        answers = (answer for few in shown for answer in reader.answer(few, chosen.top, bool(drawn)))
         is_ranking = text is not None and text.together > 1 and class_of(engine.record.task).best_first
         for answer in best_first(answers) if is_ranking else answers:
             unread += answer.error is not None
-            if as_lines:
+            if chosen.json:
                 print(answer.as_json(), flush=True)
             elif answer.shown is None:
                 print(answer.error, file=sys.stderr)
@@ -135,7 +122,8 @@ def infer(
             print(f"longer than the model reads, and cut: {reader.cut} of {len(found)} texts", file=sys.stderr)
     if unread:
         print(f"could not be read: {unread} of {len(found)} images", file=sys.stderr)
-    return unread
+        return UNREADABLE
+    return 0
 
 
 def batch_size(record: EngineRecord, asked: int | None) -> int:

@@ -29,6 +29,7 @@ from enginewright.graph.interface import Blueprint
 PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
 MOST_COMPRESSED = 8  # is how many times smaller than a graph its weights may be in a plan: in int4, of float32
+THOROUGH, INTERNAL_ERROR = 4, "Internal Error"  # the level at which a build that fails so is tried again
 SCARCE = 2 << 30  # bytes of free memory below which a failed build is told how few there were
 
 
@@ -61,24 +62,41 @@ class TensorRT(Library):
         options = blueprint.build.tensorrt
         for path, name in zip(options.plugins, options.plugin_names, strict=True):
             shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
-        plan, remark = self._plan(onnx, blueprint, folder), None
+        plan, blueprint, remark = self._first_plan(onnx, blueprint, folder)
+        remarks = [remark]
         if options.is_stripped and plan.nbytes > graph_bytes(onnx) // MOST_COMPRESSED:
             plan, blueprint, remark = self._smaller(plan, onnx, blueprint, folder)
+            remarks.append(remark)
         if blueprint.build.tensorrt.is_stripped:  # likewise; the first file refers to the second by its name
             for file in graph_files(onnx):
                 shutil.copyfile(file, folder / (WEIGHTS if file == onnx else file.name))
         (folder / PLAN).write_bytes(plan)
         gpu, targets = find_gpu(), options.compute_capabilities
         if gpu is None or (self.is_rtx and gpu.capability not in targets):
-            return Compiled([], blueprint.build, remark)
+            return Compiled([], blueprint.build, "; ".join(filter(None, remarks)) or None)
         batch = blueprint.build.profile.batch
         if batch.opt < batch.max and (why := self._why_not_at_largest(folder, blueprint)):
             blueprint = replace(blueprint, build=blueprint.build.tuned_for_largest_batch)
             (folder / PLAN).write_bytes(self._plan(onnx, blueprint, folder))
             remark = f"it is tuned for batch {batch.max}: tuned for {batch.opt}, it could not run {batch.max} ({why})"
+            remarks.append(remark)
             if why := self._why_not_at_largest(folder, blueprint):
                 raise CompilerError(f"{onnx}, tuned for batch {batch.opt} or for {batch.max}: {why}")
-        return Compiled(self._layers(folder, blueprint), blueprint.build, remark)
+        return Compiled(self._layers(folder, blueprint), blueprint.build, "; ".join(filter(None, remarks)) or None)
+
+    def _first_plan(self, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint, str]:
+        """Return a plan. Up to level 3, 10.6 failed on an H200 on Convs in int8 before a HardSwish, as MobileNetV3 has
+        them. From level 4 on it tries other kernels, too, and built them."""
+        level = blueprint.build.tensorrt.optimization_level
+        try:
+            return self._plan(onnx, blueprint, folder), blueprint, ""
+        except CompilerError as error:
+            if level >= THOROUGH or INTERNAL_ERROR not in str(error):
+                raise
+            reason = self.log.reason()
+        thorough = replace(blueprint, build=blueprint.build.at_level(THOROUGH))
+        remark = f"it is built at optimization level {THOROUGH}, as TensorRT failed at {level} ({reason})"
+        return self._plan(onnx, thorough, folder), thorough, remark
 
     def _why_not_at_largest(self, folder: Path, blueprint: Blueprint) -> str | None:
         """Run the largest batch. On an H200, 10.6 built engines in bf16 and fp8 that ran batch 33 and not 64, as they
@@ -113,14 +131,12 @@ class TensorRT(Library):
         del parser  # only now, since it holds the network's weights
         return plan
 
-    def _smaller(
-        self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path
-    ) -> tuple[Any, Blueprint, str | None]:
+    def _smaller(self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint, str]:
         """Return the plan with its weights if that is smaller: of a tiny network, it had fewer kernels on an H200."""
         with_weights = replace(blueprint, build=blueprint.build.with_option("weights", "inside"))
         whole = self._plan(onnx, with_weights, folder)
         if whole.nbytes > stripped.nbytes:
-            return stripped, blueprint, None
+            return stripped, blueprint, ""
         sizes = f"{file_size(whole.nbytes)}, and without {file_size(stripped.nbytes)}, as it has more kernels then"
         return (
             whole,

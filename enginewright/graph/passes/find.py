@@ -63,7 +63,7 @@ def unused_name(name: str, taken: set[str]) -> str:
 
 
 class Inserter:
-    """Puts constants and nodes before the node that is to read them, under names that the model does not have yet."""
+    """Adds constants and nodes under names that the model does not have yet."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model, self._taken = model, names_in_use(model)
@@ -72,14 +72,31 @@ class Inserter:
         return add_constant(self._model, reader, unused_name(name, self._taken), array)
 
     def node(
-        self, reader: ir.Node, op_type: str, inputs: Values, result: str, name: str | None, **attributes: Any
+        self, reader: ir.Node, op_type: str, inputs: Values, result: str, name: str = "", **attributes: Any
     ) -> ir.Value:
-        """Add a node, and return its result."""
-        made = self.value(result)
-        reader.prepend(ir.node(op_type, inputs, attributes, outputs=[made], name=name))
+        """Add a node in front of the one that is to read its result, and return that. It is called as its result is
+        unless it has a name."""
+        return self.nodes(reader, op_type, inputs, [result], name=name, **attributes)[0]
+
+    def nodes(
+        self, reader: ir.Node, op_type: str, inputs: Values, results: Sequence[str], domain: str = "", **attributes: Any
+    ) -> list[ir.Value]:
+        """Add a node with several results."""
+        made, name = [self._value(each) for each in results], attributes.pop("name", "")
+        reader.prepend(ir.node(op_type, inputs, attributes, domain=domain, outputs=made, name=name or made[0].name))
         return made
 
-    def value(self, name: str) -> ir.Value:
+    def behind(self, value: ir.Value, op_type: str, inputs: Values, result: str) -> ir.Value:
+        """Add a node where a value is made, and return its result."""
+        made = self._value(result)
+        node = ir.node(op_type, inputs, outputs=[made], name=made.name)
+        if maker := value.producer():
+            maker.append(node)
+        else:
+            self._model.graph[0].prepend(node)
+        return made
+
+    def _value(self, name: str) -> ir.Value:
         return ir.val(unused_name(name, self._taken))
 
 

@@ -158,7 +158,7 @@ def _spell_out_dft(node: ir.Node, insert: Inserter) -> bool:
     matrix = _matrix(read, whole[0] if whole else read, kind, inverse, onesided).astype(value.dtype.numpy())
     order = [*(each for each in range(rank - 1) if each != axis[0] % rank), axis[0] % rank, rank - 1]
     own = node.outputs[0].name
-    value = insert.node(node, "Transpose", [value], f"{own}.0", f"{own}.0", perm=order)
+    value = insert.node(node, "Transpose", [value], f"{own}.0", perm=order)
     steps: list[tuple[str, ArrayLike]] = [
         ("Reshape", [0] * (rank - 2) + [read * kind]),
         ("MatMul", matrix.reshape(read * kind, -1)),
@@ -166,7 +166,7 @@ def _spell_out_dft(node: ir.Node, insert: Inserter) -> bool:
     ]
     for number, (operator, array) in enumerate(steps, 1):
         constant = insert.constant(node, f"{own}.constant{number}", array)
-        value = insert.node(node, operator, [value, constant], f"{own}.{number}", f"{own}.{number}")
+        value = insert.node(node, operator, [value, constant], f"{own}.{number}")
     turn_into(node, "Transpose", [value], perm=np.argsort(order).tolist())
     return True
 

@@ -51,7 +51,7 @@ def _within_its_range(node: ir.Node, insert: Inserter) -> ir.Value | None:
         kind = value.dtype or ir.DataType.FLOAT
         most = max(scales) * (255 if lowest in (0, -128) else 65535)
         ends = [insert.constant(node, f"{value.name}.{end}", kind.numpy().type(end)) for end in (0, most)]
-        node.replace_input_with(0, insert.node(node, "Clip", [value, *ends], f"{value.name}.in.range", None))
+        node.replace_input_with(0, insert.node(node, "Clip", [value, *ends], f"{value.name}.in.range"))
     return node.inputs[0]
 
 

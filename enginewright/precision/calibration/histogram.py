@@ -180,7 +180,7 @@ def mse_bins(counts: Counts, candidates: int = 256) -> int:
 
 
 def _prefix_sums(values: Floats) -> Floats:
-    return np.cumulative_sum(values, include_initial=True, dtype=np.float64)
+    return np.cumsum(np.concatenate([[0.0], values]), dtype=np.float64)  # cumulative_sum is of NumPy 2.1
 
 
 def _x_log_x(values: Floats) -> Floats:

@@ -14,6 +14,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from support.builds import building_here
 from support.detectors import small_detector
 from support.pass_checks import model_of_text
 from support.patterns import PATTERNS, pattern
@@ -118,10 +119,10 @@ def make(machine, manifest):
     return made
 
 
-@pytest.fixture
-def built_here(monkeypatch):
-    """Let builds run in this process, which sees or changes what they do."""
-    monkeypatch.setattr(tensorrt, "run_apart", lambda _, function, *arguments, longest=None: function(*arguments))
+@pytest.fixture(scope="module", autouse=True)
+def built_here():
+    with building_here():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -404,7 +405,7 @@ def test_a_precision_of_older_gpus_is_built_for_them(typed, make, build, tmp_pat
     assert record.target.capabilities == ("7.5",)
 
 
-def test_the_builder_says_how_far_it_is(tiny_onnx, make, built_here, ada, tmp_path, monkeypatch):
+def test_the_builder_says_how_far_it_is(tiny_onnx, make, ada, tmp_path, monkeypatch):
     found = []
     monkeypatch.setattr(tensorrt.Phases, "_show", lambda self: found.append([*self._open]))
     make(tiny_onnx, ada, tmp_path / "fp32")
@@ -524,7 +525,7 @@ def with_plugin(build, library):
 
 
 def test_a_library_of_plugins_lies_beside_the_engine_and_one_that_is_not_named_is_not_opened(
-    tiny_onnx, make, built_here, ada, tmp_path
+    tiny_onnx, make, ada, tmp_path
 ):
     library, other = (plugin_library(tmp_path / name, "registers nothing") for name in ("own.so", "other.so"))
     record = make(tiny_onnx, with_plugin(ada, library), tmp_path / "fp32")
@@ -675,9 +676,7 @@ def test_an_output_whose_size_follows_from_values_is_built(make, ada, chosen_onn
     assert record.bytes > 1000
 
 
-def test_an_input_whose_values_decide_shapes_is_built(
-    make, built_here, ada, sized_onnx, sized_build, tmp_path, monkeypatch
-):
+def test_an_input_whose_values_decide_shapes_is_built(make, ada, sized_onnx, sized_build, tmp_path, monkeypatch):
     """NVIDIA's parser finds the same inputs, and its builder takes a range for each value, and asks for one."""
     trt = importlib.import_module("tensorrt_rtx")
     log = trt.Logger(trt.Logger.ERROR)

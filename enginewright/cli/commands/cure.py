@@ -6,18 +6,15 @@ from enginewright.cli.arguments import add_engine, number_above_zero
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import CURES, scratch_folder
 from enginewright.core.params.all import Params
-from enginewright.data.feeds import Feeds
-from enginewright.data.sample_set import SampleSet, checked_feeds
+from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import require_fits
 from enginewright.engine.record import read_engine, read_refusal, require_made_of
 from enginewright.engine.runtimes import describe_machine
-from enginewright.graph.interface import Blueprint
 from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.measure.validate import spot_batches
 from enginewright.precision.cure import CURE, UNCURED, GraphChange
+from enginewright.precision.find_cure import BuiltGraph, Trials, feeds_for, find_cure
 from enginewright.tasks.choose import task_of
-from tools.cure.find_cure import Engine, Trials, find_cure
 
 EXAMPLES = """\
 examples:
@@ -71,7 +68,7 @@ def run(chosen: Namespace) -> int:
         still = "is no longer needed: delete it, and run `dvc repro`" if is_right else "is needed still"
         print(f"{kept_in} {still}")
         return 0
-    if (converted / CURE).exists() and not (record and trials.error_of(Engine(folder, graph)) <= limit):
+    if (converted / CURE).exists() and not (record and trials.error_of(BuiltGraph(folder, graph)) <= limit):
         raise EnginewrightError(f"{folder} is wrong in spite of {kept_in}: delete that file, and run `dvc repro` first")
     cure = find_cure(precision, folder if record else None, graph, trials, params.benchmark)
     if cure:
@@ -80,13 +77,3 @@ def run(chosen: Namespace) -> int:
     else:
         print(f"{folder} is right: it differs from its graph by {limit:g} at most")
     return 0
-
-
-def feeds_for(samples: SampleSet, blueprint: Blueprint) -> list[Feeds]:
-    """Return samples, or else noise, first of the size that the engine is tuned for, last of the smallest."""
-    profile, interface = blueprint.build.profile, blueprint.interface
-    batches = spot_batches(profile.batch)[::-1]
-    if not len(samples):
-        return [interface.noise(profile.at("opt") | {"batch": each}, 0) for each in (profile.batch.opt, *batches)]
-    tuned, fed = samples.tuned(blueprint.build), samples.fed_to(blueprint.build)
-    return [tuned.cycled(profile.batch.opt), *checked_feeds(fed, profile)[1:], *map(fed.cycled, batches)]

@@ -1,5 +1,5 @@
-"""One of two environments that are compared: `python -m tools.comparison.side RUNTIME`, in its own Python. It builds
-and runs engines as it is asked to, in a line of JSON each, and answers likewise."""
+"""One of two environments that are compared, by `python -m enginewright.cli.environment RUNTIME` in its own Python. It
+builds and runs engines as it is asked to, in a line of JSON each, and answers likewise."""
 
 import json
 import os

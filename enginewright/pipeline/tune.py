@@ -14,8 +14,6 @@ from statistics import median
 from textwrap import shorten
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import BuildParams, Range
 from enginewright.data.feeds import Outputs
@@ -28,7 +26,7 @@ from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.passes import changed_by
 from enginewright.graph.passes.for_one_compiler import TO_TRY
-from enginewright.measure.agreement import compare
+from enginewright.measure.agreement import distance
 from enginewright.measure.comparison import SpeedChange, combine
 from enginewright.measure.race import AFTER, BEFORE, FEWEST_LAPS, MOST_LAPS, open_contender, race_sides
 from enginewright.measure.timing import Call
@@ -107,7 +105,7 @@ class Built(NamedTuple):
 
 
 @dataclass
-class Search:
+class TuningSearch:
     graph: DescribedGraph
     target: Target
     plan: TuningPlan
@@ -232,14 +230,6 @@ def is_faster(times: Speedup | None, slower_at: Sequence[int]) -> bool:
 def speedup(change: SpeedChange, confidence: float) -> Speedup:
     middle, low, high = change.times(confidence)
     return Speedup(middle=middle, low=low, high=high)
-
-
-def distance(expected: Outputs, got: Outputs) -> float:
-    """Return the relative error: infinite for other shapes, and for what is no number where one is expected."""
-    if any(got[name].shape != values.shape for name, values in expected.items()):
-        return math.inf
-    found, none = compare(expected, got), sum(np.count_nonzero(~np.isfinite(each)) for each in expected.values())
-    return math.inf if found.nonfinite > none else found.relative
 
 
 def median_compute(calls: Sequence[Call]) -> float:

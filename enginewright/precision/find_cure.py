@@ -14,7 +14,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
 
-import numpy as np
 import onnx
 
 from enginewright.core.errors import EnginewrightError
@@ -23,15 +22,18 @@ from enginewright.core.files import scratch_folder
 from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams
 from enginewright.core.text import counted, in_one_line
 from enginewright.data.feeds import Feeds, Outputs
+from enginewright.data.sample_set import SampleSet, checked_feeds
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import Session, load_runtime
 from enginewright.graph.as_written import run_as_written
+from enginewright.graph.interface import Blueprint
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.measure.agreement import compare
+from enginewright.measure.agreement import distance
 from enginewright.measure.race import race_engines
 from enginewright.measure.records import EnginesRace
 from enginewright.measure.timing import Bind, whole_machine
+from enginewright.measure.validate import spot_batches
 from enginewright.precision.cure import Cure, GraphChange, Remedy
 from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep
 
@@ -39,7 +41,7 @@ LEVELS = (2, 4)  # of optimization, beside 3, TensorRT's own
 AS_BUILT = "as built"
 
 
-class Engine(NamedTuple):
+class BuiltGraph(NamedTuple):
     """An engine in a folder, and the graph that it was built from."""
 
     folder: Path
@@ -48,8 +50,18 @@ class Engine(NamedTuple):
 
 class Right(NamedTuple):
     change: GraphChange
-    engine: Engine
+    engine: BuiltGraph
     error: float | None  # None where engines do not run here
+
+
+def feeds_for(samples: SampleSet, blueprint: Blueprint) -> list[Feeds]:
+    """Return samples, or else noise, first of the size that the engine is tuned for, last of the smallest."""
+    profile, interface = blueprint.build.profile, blueprint.interface
+    batches = spot_batches(profile.batch)[::-1]
+    if not len(samples):
+        return [interface.noise(profile.at("opt") | {"batch": each}, 0) for each in (profile.batch.opt, *batches)]
+    tuned, fed = samples.tuned(blueprint.build), samples.fed_to(blueprint.build)
+    return [tuned.cycled(profile.batch.opt), *checked_feeds(fed, profile)[1:], *map(fed.cycled, batches)]
 
 
 @dataclass
@@ -93,35 +105,32 @@ class Trials:
         shutil.rmtree(folder)
         return None
 
-    def compile(self, model: onnx.ModelProto, change: GraphChange, folder: Path) -> Engine:
+    def compile(self, model: onnx.ModelProto, change: GraphChange, folder: Path) -> BuiltGraph:
         """Write the graph and its engine into a folder."""
         self.builds, graph = self.builds + 1, folder / "model.onnx"
         folder.mkdir(exist_ok=True)
         save_graph(changed(model, change) or model, graph)
         blueprint = read_blueprint(graph, self.build.at_level(change.optimization_level))
         load_runtime(self.machine.runtime).compile(graph, replace(blueprint, example=self.feeds[-1]), folder)
-        return Engine(folder, graph)
+        return BuiltGraph(folder, graph)
 
-    def error_of(self, engine: Engine) -> float:
+    def error_of(self, engine: BuiltGraph) -> float:
         """Return the largest relative error of an engine beside its graph, which is infinite for what is no number."""
         run, errors = run_as_written(engine.graph), []
         with self.opened(engine) as session:
             for feeds in self.feeds:
-                expected, got = self.comparable(run(feeds), session.run(feeds))
-                meant = sum(np.count_nonzero(~np.isfinite(values)) for values in expected.values())
-                found = compare(expected, got)
-                errors.append(math.inf if found.nonfinite > meant else found.relative)
+                errors.append(distance(*self.comparable(run(feeds), session.run(feeds))))
         return max(errors)
 
     @contextmanager
-    def opened(self, engine: Engine) -> Iterator[Session]:
+    def opened(self, engine: BuiltGraph) -> Iterator[Session]:
         blueprint, inference = read_blueprint(engine.graph, self.build), self.inference.on(self.machine.cores)
         (session,) = load_runtime(self.machine.runtime).load(engine.folder, blueprint, inference, requests=1)
         with closing(session):
             yield session
 
     @contextmanager
-    def contender(self, engine: Engine) -> Iterator[Bind]:
+    def contender(self, engine: BuiltGraph) -> Iterator[Bind]:
         with self.opened(engine) as session:
             yield session.bind
 
@@ -133,7 +142,7 @@ def in_words(error: float) -> str:
 def find_cure(precision: str, built: Path | None, graph: Path, trials: Trials, params: BenchmarkParams) -> Cure | None:
     """Return what cures the engine of a graph, with its price in a race; None if the engine is right. There may be no
     engine, as the compiler refused the graph."""
-    engine = Engine(built, graph) if built else None
+    engine = BuiltGraph(built, graph) if built else None
     error = trials.error_of(engine) if engine else math.inf
     if error <= trials.limit:
         return None
@@ -165,7 +174,7 @@ def find_cure(precision: str, built: Path | None, graph: Path, trials: Trials, p
     )
 
 
-def race_all(engines: Mapping[str, Engine], trials: Trials, params: BenchmarkParams) -> EnginesRace | None:
+def race_all(engines: Mapping[str, BuiltGraph], trials: Trials, params: BenchmarkParams) -> EnginesRace | None:
     """Race engines with the first of the feeds. One alone has no race."""
     if len(engines) == 1:
         return None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright.cli.environment import Side, read_runs, write_runs
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import CONVERTED, VALIDATION_SAMPLES, Record, scratch_folder, templates_in
 from enginewright.core.params.all import Params
@@ -22,13 +23,12 @@ from enginewright.engine.machine import Machine
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.measure.agreement import compare
+from enginewright.measure.agreement import compare, distance
 from enginewright.measure.race import COPY_NOISE, LAPS
 from enginewright.measure.timing import RESAMPLES, median_interval, whole_machine
 from enginewright.precision.cure import CURE, UNCURED, Cure
+from enginewright.precision.find_cure import feeds_for
 from enginewright.tasks.choose import task_of
-from tools.comparison.side import read_runs, write_runs
-from tools.cure.command import feeds_for
 
 PAGE = Path("reports/upgrade.md")
 OLD, NEW = "old", "new"
@@ -37,13 +37,13 @@ MORE_ERROR = 1.1  # times the error: less is no loss
 JUDGED = 64  # samples
 
 
-class Answers:
+class OtherPython:
     """A process in one of the environments, which answers one question after the other."""
 
     def __init__(self, python: str, runtime: str) -> None:
         self.python = python
         self.process = subprocess.Popen(
-            [python, "-m", "tools.comparison.side", runtime], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, "-m", Side.__module__, runtime], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def ask(self, what: str, **given: Any) -> Any:
@@ -68,7 +68,7 @@ class RefusedThereError(EnginewrightError):
     """A runtime in another environment cannot do what it was asked for."""
 
 
-class Found(NamedTuple):
+class Outcomes(NamedTuple):
     """What one version makes of a graph."""
 
     why: str | None  # it has no engine
@@ -96,7 +96,7 @@ def judge_upgrade(old: str, new: str, params: Params, confidence: float, say: Ca
     if not graphs:
         raise EnginewrightError(f"{CONVERTED} holds no graph: run `dvc repro` first")
     with ExitStack() as opened:
-        sides = {OLD: Answers(old, params.runtime), NEW: Answers(new, params.runtime)}
+        sides = {OLD: OtherPython(old, params.runtime), NEW: OtherPython(new, params.runtime)}
         for side in sides.values():
             opened.callback(side.process.communicate)
             opened.callback(side.process.kill)
@@ -106,7 +106,7 @@ def judge_upgrade(old: str, new: str, params: Params, confidence: float, say: Ca
         opened.enter_context(whole_machine("compare"))
         judged = []
         for converted in graphs:
-            judged.append(Comparison(converted, params, sides, confidence).judge())
+            judged.append(Judging(converted, params, sides, confidence).judge())
             say(in_words(judged[-1]))
     page = templates_in(Path(__file__).parent).get_template("upgrade.md.j2")
     PAGE.parent.mkdir(exist_ok=True)
@@ -115,10 +115,10 @@ def judge_upgrade(old: str, new: str, params: Params, confidence: float, say: Ca
     return judged
 
 
-class Comparison:
+class Judging:
     """One precision's graph, without its cure if it has one, and what both versions make of it."""
 
-    def __init__(self, converted: Path, params: Params, sides: Mapping[str, Answers], confidence: float) -> None:
+    def __init__(self, converted: Path, params: Params, sides: Mapping[str, OtherPython], confidence: float) -> None:
         self.precision, self.converted, self.params, self.sides = converted.name, converted, params, sides
         self.confidence, self.rng = confidence, np.random.default_rng(params.benchmark.seed)
         self.limit = params.precisions[self.precision].thresholds.relative_error  # type: ignore[index]
@@ -163,7 +163,7 @@ class Comparison:
             cure=cure,
         )
 
-    def _verdict(self, found: Mapping[str, Found], losses: Any, more: Any, speed: Any) -> str:
+    def _verdict(self, found: Mapping[str, Outcomes], losses: Any, more: Any, speed: Any) -> str:
         if found[NEW].why:
             return f"refused: {found[NEW].why}"
         if found[NEW].error > self.limit:
@@ -174,7 +174,7 @@ class Comparison:
             return "slower"
         return "safe, and faster" if speed and speed[1] > 1 else "safe"
 
-    def _cure(self, found: Mapping[str, Found], scratch: Path) -> str:
+    def _cure(self, found: Mapping[str, Outcomes], scratch: Path) -> str:
         """Say which version needs a cure, and whether the one that there is cures the new one."""
         needing = [name for name, each in found.items() if each.why or each.error > self.limit]
         if not needing:
@@ -187,7 +187,7 @@ class Comparison:
         still = "does not help" if cured.why or cured.error > self.limit else "helps"
         return f"{needed}; that of {self.cure.found_with} {still}"
 
-    def _built(self, name: str, graph: Path, folder: Path) -> Found:
+    def _built(self, name: str, graph: Path, folder: Path) -> Outcomes:
         folder.mkdir()
         save_graph(load_graph(graph), folder / "model.onnx")
         write_runs([*self.feeds, *self.samples], folder / "runs.npz")
@@ -197,17 +197,12 @@ class Comparison:
             with self._opened(name, folder):
                 side.ask("run", folder=given["folder"])
         except RefusedThereError as error:
-            return Found(str(error), math.inf, np.empty(0))
+            return Outcomes(str(error), math.inf, np.empty(0))
         outputs, expected = read_runs(folder / "outputs.npz"), map(run_as_written(folder / "model.onnx"), self.feeds)
-        errors = [self._error(*pair) for pair in zip(expected, outputs[: len(self.feeds)], strict=True)]
+        pairs = zip(expected, outputs[: len(self.feeds)], strict=True)
+        errors = [distance(*self.task.comparable(*pair)) for pair in pairs]
         losses = [self._losses(*pair) for pair in zip(self.exact, outputs[len(self.feeds) :], strict=True)]
-        return Found(None, max(errors), np.concatenate(losses) if losses else np.empty(0))
-
-    def _error(self, expected: Outputs, got: Outputs) -> float:
-        wanted, given = self.task.comparable(expected, got)
-        meant = sum(np.count_nonzero(~np.isfinite(values)) for values in wanted.values())
-        found = compare(wanted, given)
-        return math.inf if found.nonfinite > meant else found.relative
+        return Outcomes(None, max(errors), np.concatenate(losses) if losses else np.empty(0))
 
     def _losses(self, exact: Outputs, got: Outputs) -> NDArray[np.float64]:
         wanted, given = self.task.comparable(exact, got)
@@ -219,7 +214,7 @@ class Comparison:
         return np.array([compare(*pair).relative for pair in rows])
 
     @contextmanager
-    def _opened(self, name: str, folder: Path) -> Iterator[Answers]:
+    def _opened(self, name: str, folder: Path) -> Iterator[OtherPython]:
         side, inference = self.sides[name], self.params.inference.model_dump(mode="json")
         side.ask("open", folder=str(folder.absolute()), build=self.build, inference=inference)
         try:

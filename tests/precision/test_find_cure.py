@@ -18,8 +18,8 @@ from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.params.build import BenchmarkParams, InferenceParams, Profile, Range
 from enginewright.engine.runtimes import describe_machine
 from enginewright.precision.cure import GraphChange
+from enginewright.precision.find_cure import Right, Trials, fewest, find_cure, find_cures
 from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep, with_island
-from tools.cure.find_cure import Right, Trials, fewest, find_cure, find_cures
 
 WIDTH, LAYERS, LIMIT = 16, 12, 0.05
 # The type of the graph; what the compiler makes of a node in that type; and at how many places.
@@ -109,7 +109,7 @@ def test_an_engine_that_is_right_costs_no_build(trials, tmp_path):
 
 def test_what_no_island_cures_and_what_takes_too_long_is_said(trials, monkeypatch, tmp_path):
     model = graph_in("int8", np.random.default_rng(0))
-    monkeypatch.setattr("tools.cure.find_cure.layers_to_keep", lambda model, in_float32: ("node.t0",))
+    monkeypatch.setattr("enginewright.precision.find_cure.layers_to_keep", lambda model, in_float32: ("node.t0",))
     be_wrong(monkeypatch, {"node.m3"}, "scaled")
     with pytest.raises(EnginewrightError, match="stays wrong with all layers in high precision"):
         found_for(model, trials, tmp_path)
@@ -199,12 +199,13 @@ SUMS = """
 import sys
 from pathlib import Path
 import numpy as np
+from support.builds import building_here
 from support.pass_checks import model_of_text
 from support.paths import ROOT
 from enginewright.core.params.build import BenchmarkParams, BuildParams, InferenceParams, Profile, Range
 from enginewright.engine.runtimes import describe_machine
 from enginewright.precision.cure import GraphChange
-from tools.cure.find_cure import Trials, find_cure
+from enginewright.precision.find_cure import Trials, find_cure
 
 nodes = '''a = Conv (x, v) r = Relu (a) q = QuantizeLinear (r, s, z) d = DequantizeLinear (q, s, z)
     e = QuantizeLinear (w, t, z) k = DequantizeLinear (e, t, z) [sum] c = Conv (d, k) u = Add (c, r)
@@ -217,8 +218,9 @@ feeds = [{"x": rng.normal(size=(size, 8, 4, 4)).astype(np.float32)} for size in 
 build = BuildParams(profile=Profile(batch=Range(min=1, opt=4, max=4)))
 given = build, InferenceParams(threads=1), lambda *both: both, feeds, 0.05, 100, 60
 trials, folder = Trials(describe_machine("tensorrt"), *given), Path(sys.argv[1])
-engine = trials.compile(model, GraphChange(), folder)
-cure = find_cure("int8", folder, engine.graph, trials, BenchmarkParams(seconds=0.1))
+with building_here():
+    engine = trials.compile(model, GraphChange(), folder)
+    cure = find_cure("int8", folder, engine.graph, trials, BenchmarkParams(seconds=0.1))
 print(cure.in_words())
 print([each.change.model_dump() for each in cure.remedies])
 """

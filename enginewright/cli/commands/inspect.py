@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from enginewright.cli.arguments import add_engine
-from tools.inspection.description import describe_engine, engine_as_json
+from enginewright.engine.description import describe_engine, engine_as_json
 
 EXAMPLES = """\
 examples:

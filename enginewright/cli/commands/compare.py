@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
 from enginewright.cli.arguments import FILE, RUN, add_path
+from enginewright.cli.two_versions import PAGE, judge_upgrade
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.text import confidence
@@ -19,7 +20,6 @@ from enginewright.measure.comparison import (
 from enginewright.measure.history import engines_of, read_measurements
 from enginewright.measure.race import race_runs
 from enginewright.measure.records import Outcome
-from tools.comparison.upgrade import PAGE, judge_upgrade
 
 STATUSES, UNSURE = {Outcome.REGRESSION: 3, Outcome.NOT_COMPARABLE: 4}, 6
 EXAMPLES = """\

@@ -10,13 +10,13 @@ import pytest
 from support.params import written
 from support.paths import ROOT
 
+from enginewright.cli.commands.compare import run
+from enginewright.cli.two_versions import PAGE
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.cure import CURE, UNCURED, Cure, GraphChange, Remedy
 from enginewright.precision.islands import changed
-from tools.comparison.command import run
-from tools.comparison.upgrade import PAGE
 
 CONVERTED = Path("artifacts/converted/int8")
 WRONG = """
