@@ -35,15 +35,7 @@ from enginewright.measure.records import (
     Throughput,
     Trace,
 )
-from enginewright.measure.timing import (
-    Bind,
-    Contender,
-    Timings,
-    best_common_pace,
-    race,
-    take_turn,
-    warm_up,
-)
+from enginewright.measure.timing import Bind, Contender, Timings, best_common_pace, race, take_turn, warm_up
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 

@@ -35,11 +35,7 @@ class Checks:
     """The exact outputs, which others are compared with."""
 
     def __init__(
-        self,
-        graph: onnx.ModelProto,
-        samples: SampleSet,
-        judge: Judge,
-        exact_there: OutputsOf | None = None,
+        self, graph: onnx.ModelProto, samples: SampleSet, judge: Judge, exact_there: OutputsOf | None = None
     ) -> None:
         """`exact_there` runs the graph on a cluster, where there is one."""
         self.graph, self.limits = graph, judge.limits

@@ -34,13 +34,7 @@ from enginewright.measure.timing import Bind, Timings, race, whole_machine
 from enginewright.precision.checks import Checks
 from enginewright.precision.in_dialect import Ingredients, quantize_beside
 from enginewright.precision.placement import FLOATS, PRODUCTS, arithmetic_nodes
-from enginewright.precision.records import (
-    AIM,
-    Assignment,
-    BlockTimes,
-    Candidate,
-    MixChoice,
-)
+from enginewright.precision.records import AIM, Assignment, BlockTimes, Candidate, MixChoice
 
 Block = tuple[str, ...]  # the names of its nodes
 BlocksTimes = Mapping[PrecisionName, Sequence[float]]  # the milliseconds of each block in each type, int8 first
@@ -230,12 +224,7 @@ def _in_turns(engines: Sequence[Path], bench: Bench) -> list[list[list[LayerTime
 
 
 def read_traces(
-    folder: str,
-    types: Sequence[PrecisionName],
-    precision: str,
-    places: Mapping[str, int],
-    data: Path,
-    bench: Bench,
+    folder: str, types: Sequence[PrecisionName], precision: str, places: Mapping[str, int], data: Path, bench: Bench
 ) -> Traces:
     """Read the traces of another machine: its reports/trace. The first two types must be there, others may be."""
     found = user_file(folder, data, f"mix.{precision}.traces", "null")

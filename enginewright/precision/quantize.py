@@ -33,12 +33,7 @@ LARGE = 1 << 14  # bytes of a tensor, from which on it has a stand-in
 
 
 def quantize(
-    source: Path,
-    precision: str,
-    amax: Mapping[str, float],
-    keep: Keep,
-    rest: Rest,
-    sample: Feeds = NO_SAMPLE,
+    source: Path, precision: str, amax: Mapping[str, float], keep: Keep, rest: Rest, sample: Feeds = NO_SAMPLE
 ) -> onnx.ModelProto:
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 

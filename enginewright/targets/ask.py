@@ -55,8 +55,9 @@ def known_answers(fleet: Fleet) -> dict[str, list[Answer]]:
     for kept in Answers.of_all_models():
         there = {target.name: kept.of(target.name) for target in fleet.targets}
         if model := next((answer.model for answer in there.values() if answer), None):
+            how = NOT_YET + ": `enginewright fleet --target {}` asks it"
             found[f"{model} ({kept.folder.name[-8:]})"] = [
-                there[one.name] or Answer(target=one.name, model=model, failed=f"{NOT_YET}: {_how_to_ask(one)}")
+                there[one.name] or Answer(target=one.name, model=model, failed=how.format(one.name))
                 for one in fleet.targets
             ]
     return found
@@ -64,10 +65,6 @@ def known_answers(fleet: Fleet) -> dict[str, list[Answer]]:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _how_to_ask(target: Target) -> str:
-    return f"`enginewright fleet --target {target.name}` asks it"
 
 
 def _asked(fleet: Fleet, params: Params) -> Iterator[Answer]:

@@ -24,10 +24,7 @@ def _rmse(statistics: Statistics, weights: Weights) -> Statistics:
 
 
 class Regression(OneOutput):
-    metrics = (
-        Metric("R²", _r2, unit=""),
-        Metric("RMSE", _rmse, unit="", higher_is_better=False),
-    )
+    metrics = (Metric("R²", _r2, unit=""), Metric("RMSE", _rmse, unit="", higher_is_better=False))
     lacking = "no targets or no output with them"
     known = Known(array="targets", words="one or more targets", types="iuf", axes=(1, 2), column="target")
 

@@ -24,18 +24,8 @@ from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import fixed_batch, graph_inputs, load_graph
 from enginewright.graph.shapes import shapes_for, with_shapes
 from enginewright.precision.calibration.auto import choose_ranges
-from enginewright.precision.calibration.cache import (
-    MEASURED,
-    Calibration,
-    channels_of,
-    with_ranges,
-    write_cache,
-)
-from enginewright.precision.calibration.histogram import (
-    Histogram,
-    choose_amax,
-    counting_in_threads,
-)
+from enginewright.precision.calibration.cache import MEASURED, Calibration, channels_of, with_ranges, write_cache
+from enginewright.precision.calibration.histogram import Histogram, choose_amax, counting_in_threads
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.placement import tensors_by_channel
 from enginewright.precision.write_int8 import Bounds
