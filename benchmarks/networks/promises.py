@@ -13,6 +13,7 @@ must spare some. Each search is a row of `--rows`.
 import argparse
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -35,7 +36,9 @@ ROWS = HERE / "promises.jsonl"
 NETWORKS = (
     "mobilenet_v3_small", "mobilenet_v2", "mnasnet0_5", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "squeezenet1_1",
     "resnet18", "regnet_x_400mf", "regnet_y_400mf", "efficientnet_b0", "densenet121", "vit", "encoder",
+    "groupnorm", "convnext", "mixer", "branches", "rows",
 )  # fmt: skip
+SMALL = ("groupnorm", "convnext", "mixer", "branches", "rows")  # of small_networks.py
 COUNTS = (256, 128, 64)  # samples to calibrate and search with, in turns over the splits
 PIXELS, TAUGHT, POOL = 64, 120, 640
 CLASSES = [str(number) for number in range(10)]  # as many as small_transformers.py knows; the tiles are of eight
@@ -63,12 +66,17 @@ def prepare_network(name: str) -> None:
     """Make a project in the current folder whose validation samples are a pool to draw from."""
     images, labels = tiles(TAUGHT + POOL, 0)
     Path("data/images").mkdir(parents=True, exist_ok=True)
-    peers.write_params(name, None, "cpu")
+    if name in SMALL:
+        shutil.copyfile(HERE / "small_networks.py", "small_networks.py")
+        sys.modules.pop("small_networks", None)  # of the folder before
+    peers.write_params("resnet18" if name in SMALL else name, None, "cpu")
     changes: Row = {"calibration": 32, "validation": POOL - 32}
     if name != "encoder":  # which has texts of its own
         np.savez("data/images/tiles.npz", images=images, labels=labels)
         changes |= {"source": "data/images/tiles.npz", "training": TAUGHT, "class_names": CLASSES}
     zoo.change_params({"samples": changes, "build": {"pixels": None}, "search": {"int8": {"seconds": 600}}})
+    if name in SMALL:
+        zoo.change_params({"model": {"source": f"small_networks:{name}"}})
     zoo.prepare(lambda what, call: None if what.startswith(("rescue", "search")) else call())
 
 
@@ -115,8 +123,7 @@ def calibrate_with(everything: "SampleSet", places: NDArray[np.int64]) -> None:
     """Make these the calibration samples, and measure ranges and rescue with them."""
     from enginewright.core.params.all import Params
     from enginewright.data.sample_set import MANIFEST, TRUTH, input_file
-    from enginewright.pipeline.graphs import RescuePaths, rescue
-    from enginewright.pipeline.ranges import calibrate
+    from enginewright.pipeline.ranges import RescuePaths, calibrate, rescue
 
     folder = zoo.made_at("samples/calibration")
     files = [input_file(index) for index in range(len(everything.manifest.inputs))]

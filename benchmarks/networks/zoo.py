@@ -126,10 +126,9 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     """Run all stages before those of a precision, and return PyTorch's metrics, of which the first is judged."""
     from enginewright.core.params.all import Params
     from enginewright.measure.records import Reference
-    from enginewright.pipeline.graphs import RescuePaths, rescue
     from enginewright.pipeline.machine import MachinePaths, machine
     from enginewright.pipeline.model import export, reference
-    from enginewright.pipeline.ranges import calibrate, simplify
+    from enginewright.pipeline.ranges import RescuePaths, calibrate, rescue, simplify
     from enginewright.pipeline.samples import SamplesPaths, samples
     from enginewright.pipeline.search import SearchPaths, search
     from enginewright.pipeline.weights import weights
@@ -162,7 +161,8 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
         partial(weights, params, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"),
     )
     step("export", partial(export, params, made / "weights", validation, made / "exported"))
-    step("simplify", partial(simplify, params, made / "exported", validation, made / "simplified"))
+    simplified = made / "simplified", made / "given"
+    step("simplify", partial(simplify, params, made / "exported", validation, *simplified))
     step("reference", partial(reference, params, made / "weights", validation, made / "reference"))
     step(
         "calibrate",

@@ -35,12 +35,8 @@ TRITON = ("tensorrt", "onnxruntime", "openvino")  # runtimes, whose backends hav
 
 def render(template: str, facts: Mapping[str, object]) -> str:
     environment = templates_in(TEMPLATES)
-    environment.filters |= {"percent": _percent, "title_of": baseline_title, "file_size": file_size}
+    environment.filters |= {"title_of": baseline_title, "file_size": file_size}
     return environment.get_template(template).render(facts)
-
-
-def _percent(share: float | None) -> str:
-    return "not known" if share is None else f"{share:.2%}"
 
 
 def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -> dict[str, object]:
@@ -79,6 +75,9 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "replays": benchmark.cuda_graph and kind != "texts",  # whose sizes differ from call to call
         "plugins": options.plugin_names if is_tensorrt else [],
         "profiles": len(record.build.all_profiles),
+        "stripped": bool(record.weights),
+        "streamed": is_tensorrt and options.streaming,
+        "weights_on_gpu": params.inference.weights_on_gpu_mb,
         "params": params,
         "served": is_served(record),
         "sized": holds_sizes(record),
@@ -111,8 +110,9 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
 
 
 def is_served(record: EngineRecord) -> bool:
-    """Tell whether Triton can serve the engine: no configuration for inputs that hold sizes was tried."""
-    return record.target.runtime in TRITON and not holds_sizes(record)
+    """Tell whether Triton can serve the engine: its backend of TensorRT never refits one that lacks its weights, and
+    no configuration for inputs that hold sizes was tried."""
+    return record.target.runtime in TRITON and not record.weights and not holds_sizes(record)
 
 
 def holds_sizes(record: EngineRecord) -> bool:

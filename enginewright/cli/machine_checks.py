@@ -10,7 +10,7 @@ from enginewright.core.cores import usable_cores
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, RUNTIMES, accepted_as
 from enginewright.core.params.all import Params
-from enginewright.core.text import first_few
+from enginewright.core.text import counted, first_few
 from enginewright.engine.gpu import NO_GPU, find_gpu, why_no_gpu
 from enginewright.engine.machine import Machine
 from enginewright.engine.runtimes import describe_machine, find_cpu, load_runtime
@@ -62,7 +62,7 @@ def examine_target(name: str) -> list[Check]:
 
 def examine_cpu() -> Check:
     cpu, usable, shown = find_cpu(), usable_cores(), len(os.sched_getaffinity(0))
-    cores = f"{usable} cores" if usable == shown else f"{usable} of {shown} cores by a CPU quota"
+    cores = counted(usable, "core") if usable == shown else f"{usable} of {shown} cores by a CPU quota"
     return Check("CPU", State.FINE, f"{cpu.device_name}, {cores}, {cpu.capability}")
 
 

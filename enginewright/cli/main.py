@@ -42,6 +42,7 @@ COMMANDS = {
     "fleet": "build, validate and race on all machines of fleet.yaml, and make one page",
     "keep": "search no more: write what was found into params.yaml",
     "reduce": "find the few nodes that a compiler gets wrong, to report them",
+    "refit": "put other weights into an engine, without building it again",
     "upgrade": "bring a project to the version that is installed",
 }
 ELSEWHERE = {"reduce": "tools.reduction.command"}

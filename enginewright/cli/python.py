@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +33,21 @@ from enginewright.measure.history import read_measurements
 from enginewright.measure.records import Measurement, Verdict
 
 
-def open_engine(folder: str | Path, threads: int = 0, cuda_graph: bool = False) -> Engine:
+def open_engine(
+    folder: str | Path,
+    threads: int = 0,
+    cuda_graph: bool = False,
+    *,
+    weights_on_gpu_mb: Literal["auto", "all"] | int = "auto",
+) -> Engine:
     """Open the folder of an engine, such as artifacts/engines/int8, and return the engine, ready to run.
 
     `threads` is for a CPU; 0 means one for each core that may be used. `cuda_graph` is for a GPU: the work of each
-    shape is captured once and then launched as one. An engine that is damaged or was built for another machine is
-    refused with an EnginewrightError.
+    shape is captured once and then launched as one. `weights_on_gpu_mb` is for an engine that streams its weights: how
+    many megabytes of them stay on the GPU, a number, "all", or "auto", which is what its free memory holds. An engine
+    that is damaged or was built for another machine is refused with an EnginewrightError.
     """
-    inference = InferenceParams(threads=threads, cuda_graph=cuda_graph)
+    inference = InferenceParams(threads=threads, cuda_graph=cuda_graph, weights_on_gpu_mb=weights_on_gpu_mb)
     return open_checked(Path(folder), None, inference)
 
 

@@ -52,6 +52,7 @@ PRECISIONS: dict[str, Precision] = {
     "best": Precision("INT8", since=(7, 5), largest=127, is_mixed=True),
 }
 PYTORCH = "PyTorch"  # what makes reference outputs, unless the model came as an ONNX file
+HALVES = ("fp16", "bf16")
 QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is_quantized)
 
 

@@ -139,7 +139,7 @@ def _remove_left_folders(root: Path) -> None:
 
 ARTIFACTS, REPORTS, HISTORY = Path("artifacts"), Path("reports"), Path("history")
 CONVERTED = ARTIFACTS / "converted"
-CURES = Path("cures")
+CURES, TUNED = Path("cures"), Path("tuned")  # what is found is kept there, for git
 ENGINES = ARTIFACTS / "engines"
 MACHINE = ARTIFACTS / "machine.json"
 VALIDATION_SAMPLES = ARTIFACTS / "samples" / "validation"

@@ -67,6 +67,7 @@ class Manifest(Record):
 
 MANIFEST, TRUTH = "manifest.json", "truth.npy"
 LENGTHS, TOKENIZER = "lengths.npy", "tokenizer.json"  # of texts
+UNCROPPED = "uncropped.npz"  # the first images for a classifier, which it may know cropped otherwise
 # The batch size that graphs are checked at, or the nearest that the profile has. The exporter sees a batch of two, so a
 # batch size that is frozen into the graph fails here.
 CHECKED_BATCH = 7

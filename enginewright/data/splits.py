@@ -21,6 +21,7 @@ from enginewright.data.sample_set import (
     MANIFEST,
     TOKENIZER,
     TRUTH,
+    UNCROPPED,
     Manifest,
     PreparedTexts,
     Sample,
@@ -35,6 +36,7 @@ from enginewright.data.sources.truth import Ranked, Truths
 from enginewright.data.texts import TextReader, Tokens, padded_length
 
 AT_ONCE = 1024  # texts
+MOST_UNCROPPED, LARGEST_UNCROPPED = 64, 352  # images, and pixels of a shorter side
 
 
 def split(total: int, params: SamplesParams, truths: Truths | None = None) -> dict[str, list[int]]:
@@ -44,7 +46,7 @@ def split(total: int, params: SamplesParams, truths: Truths | None = None) -> di
     if sum(asked.values()) > total:
         counts = ", ".join(f"{name} {count}" for name, count in asked.items())
         raise EnginewrightError(
-            f"samples.source: {params.source} has {total} images, "
+            f"samples.source: {params.source} has {total} samples, "
             f"but params.yaml asks for {sum(asked.values())} ({counts})"
         )
     shuffled = np.random.default_rng(params.seed).permutation(total)
@@ -134,6 +136,17 @@ def _write_pixels(
     except EnginewrightError as error:
         raise source.refusal(error) if isinstance(source, ImageFiles) else error from None
     return samples
+
+
+def write_uncropped(source: Source, indices: Sequence[int], folder: Path) -> None:
+    """Write images of known classes before they are prepared, no larger than they must be to be prepared otherwise."""
+    if not isinstance(source, ImageFiles | ImageArray) or source.labels is None:
+        return
+    images = [source.image(index) for index in indices[:MOST_UNCROPPED]]
+    for image in images:
+        longest = LARGEST_UNCROPPED * max(image.size) // min(image.size)
+        image.thumbnail((longest, longest))
+    np.savez_compressed(folder / UNCROPPED, *map(np.asarray, images))
 
 
 def _truth_writer(folder: Path, count: int, opened: ExitStack) -> Callable[[NDArray[np.generic]], None]:

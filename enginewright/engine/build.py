@@ -13,10 +13,11 @@ from enginewright.core.params.model import BoxesParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import TOKENIZER, Manifest
 from enginewright.engine.machine import Target
-from enginewright.engine.record import RECORD, REPRODUCE, EngineRecord
+from enginewright.engine.record import RECORD, REPRODUCE, WEIGHTS, EngineRecord
 from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.tools import reproduce_script
-from enginewright.graph.files import graph_bytes, graph_files, graph_sha256
+from enginewright.graph.files import data_of, graph_bytes, graph_files, graph_sha256
+from enginewright.graph.onnx_file import load_graph, sha256_without_weights
 from enginewright.graph.read_interface import read_blueprint
 
 
@@ -42,7 +43,8 @@ def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, fold
         started = time.perf_counter()
         layers, build, remark = load_runtime(target.runtime).compile(compiled, blueprint, unfinished)
         seconds = time.perf_counter() - started
-        files = sorted(unfinished.iterdir())
+        weights = [unfinished / name for name in (WEIGHTS, data_of(onnx).name) if (unfinished / name).exists()]
+        files = sorted(set(unfinished.iterdir()) - set(weights))
         size = sum(file.stat().st_size for file in files)
         if graph.tuned:  # by which NVIDIA's tools build it again
             files += [Path(shutil.copy(file, unfinished / file.name)) for file in graph_files(graph.tuned)]
@@ -54,6 +56,8 @@ def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, fold
             build=build,
             files={file.name: sha256(file) for file in files},
             bytes=size,
+            weights={file.name: sha256(file) for file in weights},
+            graph_sha256=sha256_without_weights(load_graph(onnx)) if build.tensorrt.refit else None,
             onnx_sha256=graph_sha256(onnx),
             onnx_bytes=graph_bytes(onnx),
             interface=blueprint.interface,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from enginewright.core.facts import RUNTIMES
 from enginewright.core.text import file_size
 from enginewright.engine.machine import where
 from enginewright.engine.record import EngineRecord, read_engine, short_kind, short_name
@@ -21,7 +22,8 @@ def describe_engine(folder: Path) -> str:
         "compiled by": f"{record.target.runtime} {record.target.runtime_version}, in {record.build_seconds:.1f} s",
         "runs on": where(record.target),
         "files": ", ".join(f"{name} (sha256 {digest[:12]}, whole)" for name, digest in record.files.items()),
-        "size": f"{record.size_in_words}, of {file_size(record.onnx_bytes)} of ONNX",
+        "size": f"{file_size(record.bytes)}, of {file_size(record.onnx_bytes)} of ONNX",
+        "weights": _weights(record),
         "ONNX": f"sha256 {record.onnx_sha256[:12]}",
         **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
         **{
@@ -49,6 +51,19 @@ def engine_as_json(folder: Path) -> str:
     record = read_engine(folder)
     derived = {"executed": record.executed, "share_as_asked": record.share_as_asked, "identity": record.identity}
     return json.dumps(record.model_dump(mode="json") | derived, indent=2)
+
+
+def _weights(record: EngineRecord) -> str | None:
+    """Say where the weights are, if not all are in the plan and stay on the GPU, and whether others can be put in."""
+    options = record.build.tensorrt
+    if not RUNTIMES[record.target.runtime].is_tensorrt:
+        return None
+    words = {
+        "taken from the ONNX file whenever the engine is opened": options.is_stripped,
+        "others can be put in by `enginewright refit`": options.refit,
+        "streamed from the host, as inference.weights_on_gpu_mb says": options.streaming,
+    }
+    return "; ".join(word for word, is_so in words.items() if is_so)
 
 
 def _tuned(record: EngineRecord) -> dict[str, str]:

@@ -12,7 +12,7 @@ from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.data.feeds import Run
 from enginewright.engine.machine import Machine, require_fits
-from enginewright.engine.record import EngineRecord, read_engine
+from enginewright.engine.record import EngineRecord, read_engine, require_weights
 from enginewright.engine.runtimes import Arrays, Session, describe_machine, load_runtime
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
@@ -32,6 +32,7 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
             raise EnginewrightError(f"{folder} runs on {name}, but {missing}")
         machine = describe_machine(name)
     require_fits(record.target, machine, folder)
+    require_weights(record, folder)
     runtime = load_runtime(machine.runtime)
     with _in_a_sentence(f"{folder}: {machine.runtime} cannot open the engine:"):
         sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)

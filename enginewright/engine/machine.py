@@ -1,13 +1,16 @@
 """The machine that engines are built for and timings belong to, an engine's target, and whether the two fit."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from pydantic import Field
+from typing_extensions import Self
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, RUNTIMES
 from enginewright.core.files import Record
 from enginewright.core.params.build import TensorRTParams
+from enginewright.core.text import counted
 
 MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "cores", "operating_system")
 OR_NEWER = "+"  # at the end of a compute capability: later ones fit as well
@@ -25,9 +28,11 @@ class Machine(Record):
     cuda: str
     cores: int
     operating_system: str
+    power: str = ""  # of a Jetson: the mode, and whether clocks are fixed
 
     def in_words(self) -> str:
-        return f"{self.runtime} {self.runtime_version} on {self.device_name}, {self.cores} cores"
+        power = f", {self.power}" if self.power else ""
+        return f"{self.runtime} {self.runtime_version} on {self.device_name}, {counted(self.cores, 'core')}{power}"
 
 
 class FoundHere(Record):
@@ -41,9 +46,17 @@ class FoundHere(Record):
     def found_with(self) -> str:
         return f"{RUNTIMES[self.runtime].title} {self.runtime_version} on {self.device_name}"
 
-    def fits(self, here: Machine) -> bool:
-        """Tell whether it was found with this compiler and this version on this device."""
-        return all(getattr(self, name) == getattr(here, name) for name in FoundHere.model_fields)
+    @classmethod
+    def fitting(cls, path: Path, here: Machine, again: str) -> Self | None:
+        """Return what a file has, if it was found with this compiler and version on this device, or say so."""
+        try:
+            found = cls.parse(path.read_bytes(), str(path))
+        except EnginewrightError as error:
+            raise EnginewrightError(f"{error}: restore it from git, or delete it") from None
+        if all(getattr(found, name) == getattr(here, name) for name in FoundHere.model_fields):
+            return found
+        print(f"{path} was found with {found.found_with}, this is {here.in_words()}: {again}")
+        return None
 
 
 class Target(Record):
@@ -126,6 +139,6 @@ def alternatives(target: Target) -> str:
 def where(target: Target) -> str:
     """Name the machines that an engine for this target runs on."""
     if target.device == "cpu":
-        return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
+        return f"{target.device_name}, {counted(target.cores or 0, 'core')}, {target.operating_system}"
     gpu = target.device_name or "any NVIDIA GPU"
     return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"

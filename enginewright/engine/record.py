@@ -20,10 +20,11 @@ from enginewright.engine.machine import FoundHere, Target
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.interface import Blueprint, Interface
 
-FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # in the engine's folder
+FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # in the engine's folder, or beside the graph
 TUNED_GRAPH = "tuned.onnx"  # the graph of an engine that is faster with another one
 RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
 BUNDLED = "engine"  # the folder of the engine inside a bundle
+WEIGHTS = "model.onnx"  # the graph whose weights an engine takes that has none, and the data file that it refers to
 BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # the name of a fused layer lists its nodes
 # By OpenVINO, which may name a product in bytes after its scales alone, and by ONNX Runtime where channels are last.
 ADDED_ENDING = re.compile(r"/WithoutBiases$|(?:/WithoutBiases)?/Dequantization\w+$|_token_\d+$")
@@ -117,7 +118,10 @@ class EngineRecord(Record):
     target: Target
     build: BuildParams
     files: dict[FileName, str]
-    bytes: int
+    bytes: int  # without the files of `weights`
+    # hashes of the files that a stripped plan takes its weights from
+    weights: dict[FileName, str] = Field(default_factory=dict)
+    graph_sha256: str | None = None  # of the graph but for its weights, if others may be put in
     onnx_sha256: str
     onnx_bytes: int
     interface: Interface
@@ -143,7 +147,7 @@ class EngineRecord(Record):
 
     @property
     def size_in_words(self) -> str:
-        return file_size(self.bytes)
+        return file_size(self.bytes) + (f" and {file_size(self.onnx_bytes)} of weights" if self.weights else "")
 
     @property
     def names_classes(self) -> bool:
@@ -225,6 +229,24 @@ def read_engine(folder: Path) -> EngineRecord:
         if sha256(file) != expected:
             raise EnginewrightError(f"{file} is damaged: its hash differs from the one in engine.json. {cure}")
     return record
+
+
+def require_weights(record: EngineRecord, folder: Path) -> None:
+    """Refuse an engine without weights if the files that have them are missing, or are not those of its build."""
+    for name, expected in record.weights.items():
+        file = weights_of(folder).with_name(name)
+        if not file.exists() or sha256(file) != expected:
+            state = "has another hash than engine.json says" if file.exists() else "is missing"
+            raise EnginewrightError(
+                f"{folder} has no weights of its own (build.tensorrt.weights: stripped), and {file}, which has them, "
+                f"{state}: put the file there that has sha256 {expected[:12]}, or build the engine again"
+            )
+
+
+def weights_of(folder: Path) -> Path:
+    """Return the graph whose weights an engine takes: in its folder, or beside that, where a bundle has it."""
+    beside = folder.resolve().parent / WEIGHTS
+    return beside if beside.exists() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
 
 
 def read_refusal(folder: Path) -> Refusal | None:

@@ -85,22 +85,27 @@ def _shape(spec: TensorSpec, sizes: Mapping[str, object]) -> list[str]:
 
 def write_comparison(record: EngineRecord, onnx: Path, feeds: Iterable[Feeds], folder: Path) -> None:
     """Write a script that compares an engine with its graph by Polygraphy, and its inputs, if Polygraphy can run such
-    engines."""
+    engines: it cannot put weights into a plan that has none. `enginewright refit` reads the inputs, too."""
     if record.target.runtime not in COMPARED:
         return
-    # Here: all that opens an engine would wait for the first, and a light installation writes the other script alone.
-    from polygraphy.json import save_json
-
-    from enginewright.graph.as_written import twin_of
-    from enginewright.graph.onnx_file import load_graph
+    from polygraphy.json import save_json  # here, because all that opens an engine would wait for this import
 
     save_json([dict(feed) for feed in feeds], str(folder / INPUTS), description=None)
+    if not record.weights:
+        (folder / COMPARISON).write_text(comparison_script(record, onnx, folder), encoding="utf-8")
+
+
+def comparison_script(record: EngineRecord, onnx: Path, folder: Path) -> str:
+    """Return the script for an engine that is, or will be, in the folder."""
+    from enginewright.graph.as_written import twin_of  # here: a light installation writes the other script alone
+    from enginewright.graph.onnx_file import load_graph
+
     plugins = [shlex.quote(f"./{name}") for name in record.build.tensorrt.plugin_names]
     engine = ["engine.plan", "--trt", "--model-type engine", *([f"--plugins {' '.join(plugins)}"] if plugins else [])]
     if record.target.runtime == "onnxruntime":  # the engine is optimized already
         provider = "CUDAExecutionProvider" if record.target.device == "cuda" else "CPUExecutionProvider"
         engine = ["engine.onnx", "--onnxrt", f"--providers {provider}", "--graph-optimization-level ORT_DISABLE_ALL"]
-    script = _rendered(
+    return _rendered(
         "polygraphy.sh.j2",
         name=COMPARISON,
         rtx=record.target.runtime == "tensorrt_rtx",
@@ -108,9 +113,12 @@ def write_comparison(record: EngineRecord, onnx: Path, feeds: Iterable[Feeds], f
         onnx=shlex.quote(os.path.relpath(onnx, folder)),
         inputs=INPUTS,
         engine=engine,
-        cosine=COSINE.get(record.precision, COSINE_OF_QUANTIZED),
+        cosine=least_cosine(record.precision),
     )
-    (folder / COMPARISON).write_text(script, encoding="utf-8")
+
+
+def least_cosine(precision: str) -> float:
+    return COSINE.get(precision, COSINE_OF_QUANTIZED)
 
 
 def _rendered(template: str, **facts: object) -> str:

@@ -5,7 +5,7 @@ mxfp8, which OpenVINO lacks as well. Between operators that it lacks in float16 
 400, which is infinite there, is 160,000: what a graph in float16 means is what its twin computes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -151,6 +151,43 @@ def _rounding(source: str, target: str, kind: int) -> list[onnx.NodeProto]:
         helper.make_node("Cast", [source], [f"{target}.half"], to=kind),
         helper.make_node("Cast", [f"{target}.half"], [target], to=FP32),
     ]
+
+
+def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], is_switched: bool = False) -> onnx.ModelProto:
+    """Return a graph in float32 in which the nodes of these names compute as they would in 16 bits: what they read and
+    return is rounded; if it `is_switched`, only where the input `switch.NODE` says so. Leave `model` as it is."""
+    made, nodes, rounded = with_shapes(model), list[onnx.NodeProto](), set[str]()
+    typed = (*made.graph.value_info, *made.graph.input, *made.graph.output)
+    floats = {each.name for each in typed if each.type.tensor_type.elem_type == FP32}
+    floats |= {each.name for each in made.graph.initializer if each.data_type == FP32}
+    for node in made.graph.node:
+        if node.name not in names:
+            nodes.append(node)
+            continue
+        switch = f"switch.{node.name}" if is_switched else ""
+        for place, name in enumerate(node.input):
+            if name in floats - rounded:
+                node.input[place] = f"{node.name}.{place}"
+                nodes += _rounding_where(switch, name, node.input[place], kind)
+        nodes.append(node)
+        for place, name in enumerate(node.output):
+            if name in floats:
+                node.output[place] = f"{name}.exact"
+                nodes += _rounding_where(switch, node.output[place], name, kind)
+                rounded.update(() if is_switched else [name])
+        if is_switched:
+            made.graph.input.append(helper.make_tensor_value_info(switch, TensorProto.BOOL, []))
+    del made.graph.node[:], made.graph.value_info[:]
+    made.graph.node.extend(nodes)
+    return made
+
+
+def _rounding_where(switch: str, source: str, target: str, kind: int) -> list[onnx.NodeProto]:
+    """Return the nodes that round a tensor, always if there is no switch."""
+    if not switch:
+        return _rounding(source, target, kind)
+    low = f"{target}.low"
+    return [*_rounding(source, low, kind), helper.make_node("Where", [switch, low, source], [target])]
 
 
 def _cast_to(node: onnx.NodeProto) -> int:

@@ -21,7 +21,7 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.gpu import process_megabytes
 from enginewright.engine.machine import Machine, require_fits
-from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine
+from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
 from enginewright.engine.runtimes import load_runtime
 from enginewright.measure.records import (
     ENGINE,
@@ -243,6 +243,7 @@ def time_layers(
 ) -> list[LayerTime]:
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
+    require_weights(record, folder)
     feeds = samples.tuned(record.build).cycled(record.profile.batch.opt)
     return load_runtime(machine.runtime).trace(folder, record.blueprint, inference, feeds, calls)
 

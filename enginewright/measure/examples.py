@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
 from enginewright.core.params.build import Range
 from enginewright.core.params.samples import IDS, Preprocessing
+from enginewright.core.progress import progress
 from enginewright.core.text import as_in_yaml
 from enginewright.data.feeds import Outputs, Run, errors_of_samples
+from enginewright.data.preprocessing import pixels_of
 from enginewright.data.run_all import outputs_here, run_all
-from enginewright.data.sample_set import TOKENIZER, SampleSet
+from enginewright.data.sample_set import TOKENIZER, UNCROPPED, SampleSet
 from enginewright.data.texts import TextReader
 from enginewright.measure.agreement import answers_by_chance, metric_of
 from enginewright.tasks.classification import Classification
@@ -122,14 +125,15 @@ def beside(left: Image.Image, right: Image.Image) -> Image.Image:
 
 
 # A model that was trained on values from -1 to 1 and gets those from 0 to 255 is wrong without an error, and so are its
-# engines. Images are stored as bytes, so that other usual ways to prepare them need no decoding.
+# engines. So is one that knows smaller images, or whole ones.
 
 Values = tuple[float, ...]
 Scaling = tuple[float, Values, Values]  # divide_by, mean and std
-MOST_SAMPLES, FEWEST_SAMPLES = 64, 16
+FEWEST_SAMPLES = 16
 BATCH = 32
 FAR = 0.25  # of 64 samples, four times what the accuracy of two models that guess differs by
 SUSPICIOUS = 1 - FAR  # with a higher accuracy nothing can be that much better, and nothing else is tried
+MISTAKES, CLEARLY = 3, 0.05  # at most, one after the other; and what it gains to mend each
 NEAR = 1e-3  # means and deviations are written with three digits
 # In the order of rgb: ImageNet's, those of Inception and many transformers, shares of white,
 # bytes as they are, and Caffe's.
@@ -140,6 +144,7 @@ USUAL: tuple[Scaling, ...] = (
     (1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     (1.0, (123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),
 )
+SIDES = (28, 32, 64, 96, 128, 160, 192, 224, 256)  # of images that networks learn from, in pixels
 
 
 def doubt_about_preparation(
@@ -147,29 +152,43 @@ def doubt_about_preparation(
 ) -> str | None:
     """Return a sentence on the way to prepare images with which a classifier is right far more often, or None.
     `outputs` are those for the samples as they are. They decide whether other ways are tried at all."""
-    how, truth, places = samples.manifest.preprocessing, samples.truth, np.arange(len(samples))
+    manifest, truth, places = samples.manifest, samples.truth, np.arange(len(samples))
+    how = manifest.preprocessing
     own = metric_of(task, outputs, truth, places) if how and isinstance(task, Classification) else None
     if how is None or truth is None or own is None or own >= SUSPICIOUS or len(samples) < FEWEST_SAMPLES:
         return None
-    places = places[:MOST_SAMPLES]
-    own = metric_of(task, {name: values[places] for name, values in outputs.items()}, truth, places) or 0.0
-    best, by_best = own + FAR, None
-    for other in _other_ways(how):
-        with suppress(EnginewrightError):  # a model may refuse such values, which is no fault of it
-            prepared = _prepared(samples, other)
-            found = run_all(outputs_here(run), prepared, sizes.nearest(BATCH), sizes.min > 1, chosen=places)
-            accuracy = metric_of(task, found, truth, places) or 0.0
-            if accuracy >= best and not answers_by_chance(task, found, truth):
-                best, by_best = accuracy, other
-    if by_best is None:
+    with np.load(samples.folder / UNCROPPED) as held:
+        images = [Image.fromarray(held[name]) for name in held.files]
+    places = places[: len(images)]
+
+    @cache
+    def outputs_of(other: Preprocessing) -> Outputs:
+        """Return nothing where a model refuses such values or such a size, which is no fault of it."""
+        with suppress(EnginewrightError):
+            pixels = {manifest.inputs[0]: np.stack([pixels_of(each, other) for each in images])}
+            prepared = replace(samples, manifest=manifest.model_copy(update={"preprocessing": other}), held=pixels)
+            return run_all(outputs_here(run), prepared, sizes.nearest(BATCH), sizes.min > 1, chosen=places)
+        return {}
+
+    def accuracy(other: Preprocessing) -> float:
+        return metric_of(task, outputs_of(other), truth, places) or 0.0 if outputs_of(other) else 0.0
+
+    own, found = accuracy(how), how
+    for _ in range(MISTAKES):
+        ways = [*_other_scalings(found), *_other_crops(found)]
+        best = max(progress(ways, "prepared otherwise", len(ways), "ways"), key=accuracy)
+        if accuracy(best) < accuracy(found) + CLEARLY:
+            break
+        found = best
+    if accuracy(found) < own + FAR or answers_by_chance(task, outputs_of(found), truth):
         return None
     return (
-        f"{made_by} is right for {own:.1%} of {len(places)} images; with {_in_words(how, by_best)} it would be right "
-        f"for {best:.1%}: check samples.preprocessing"
+        f"{made_by} is right for {own:.1%} of {len(places)} images; with {_in_words(how, found)} it would be right "
+        f"for {accuracy(found):.1%}: check samples.preprocessing"
     )
 
 
-def _other_ways(how: Preprocessing) -> Iterator[Preprocessing]:
+def _other_scalings(how: Preprocessing) -> Iterator[Preprocessing]:
     """Yield the usual ways, each with both orders of the channels, and this one with the other order."""
     own = (how.divide_by, how.mean, how.std)
     for color in ("grey",) if how.color == "grey" else (how.color, "bgr" if how.color == "rgb" else "rgb"):
@@ -187,20 +206,24 @@ def _for(color: str, values: Values) -> Values:
     return values if color == "rgb" else values[::-1]
 
 
-def _prepared(samples: SampleSet, other: Preprocessing) -> SampleSet:
-    """Return the first samples, prepared in the other way."""
-    how, part = samples.manifest.preprocessing, samples.portion(np.arange(min(MOST_SAMPLES, len(samples))))
-    assert how, "they are images"
-    assert part.held, "a portion is in memory"
-    arrays = part.held
-    if other.color != how.color:
-        arrays = {name: np.flip(array, -1 if how.layout == "nhwc" else 1) for name, array in arrays.items()}
-    manifest = part.manifest.model_copy(update={"preprocessing": other})
-    return replace(part, manifest=manifest, held=arrays)
+def _other_crops(how: Preprocessing) -> Iterator[Preprocessing]:
+    """Yield the ways to bring an image to this size: without its margin, as ImageNet's networks take it, without the
+    ends of its longer side alone, and whole, with another aspect or within bars; and two of them to the usual sizes.
+    Far larger ones take long, and are tried once a larger one is better."""
+    longer = max(how.crop)
+    ways = [((longer * 8 // 7,) * 2, "shorter_side", how.crop), (how.crop, "pad", how.crop)]
+    for crop in (how.crop, *((side, side) for side in SIDES if side <= 2 * longer)):
+        ways += [((max(crop),) * 2, "shorter_side", crop), (crop, "stretch", crop)]
+    for resize, mode, crop in ways:
+        yield how.model_copy(update={"resize": resize, "resize_mode": mode, "crop": crop})
 
 
 def _in_words(how: Preprocessing, other: Preprocessing) -> str:
     """Say what differs, as params.yaml has it."""
-    changed = [name for name in ("color", "divide_by", "mean", "std") if getattr(how, name) != getattr(other, name)]
-    *first, last = [f"{name} {as_in_yaml(getattr(other, name))}" for name in changed]
+    changed = []
+    for name, value in other:
+        if value != getattr(how, name):
+            is_square = name in ("resize", "crop") and value[0] == value[1]
+            changed.append(f"{name} {as_in_yaml(value[0] if is_square else value)}")
+    *first, last = changed
     return f"{', '.join(first)} and {last}" if first else last

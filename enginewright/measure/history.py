@@ -30,6 +30,7 @@ from enginewright.core.files import (
 )
 from enginewright.core.params.all import Params, overlay
 from enginewright.core.params.section import load_yaml
+from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import RECORD, EngineRecord
 from enginewright.measure.records import Identity, Measurements, Outcome, Ratio
@@ -123,7 +124,7 @@ class Setting(Record):
 
     @property
     def _machine(self) -> str:
-        return f"{self.machine.device_name}, {self.machine.cores} cores, {self.machine.runtime}"
+        return f"{self.machine.device_name}, {counted(self.machine.cores, 'core')}, {self.machine.runtime}"
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def race_folders(before: Path, after: Path, samples: SampleSet, params: Params) 
     old, new = read_engine(before), read_engine(after)
     for record, folder in ((old, before), (new, after)):
         require_fits(record.target, here, folder)
-    if old.files == new.files:
+    if (old.files, old.weights) == (new.files, new.weights):
         return {f"{SIDE_BY_SIDE}, same file": SpeedChange(batch=None, log=0.0, error=0.0)}
     if old.interface != new.interface:
         raise EnginewrightError(f"{new.precision}: the two engines take or give other tensors, so a race says nothing")

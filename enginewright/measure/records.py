@@ -109,9 +109,8 @@ class Spread(Record):
 
     shares: tuple[float, ...]
     relative_error: tuple[float, ...]
-    margin_kept: tuple[
-        float, ...
-    ]  # how much of the lead of PyTorch's answer the engine keeps, below 0 if it has another
+    # how much of the lead of PyTorch's answer the engine keeps, below 0 if it has another
+    margin_kept: tuple[float, ...]
 
 
 class Validation(Record):

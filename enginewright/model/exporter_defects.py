@@ -171,9 +171,7 @@ def _of_torch(layer: Any) -> Rounding:
     ends = layer.activation_post_process.quant_min, layer.activation_post_process.quant_max
     kind = torch.uint8 if ends[0] >= 0 else torch.int8
     made = Rounding(layer.scale, layer.zero_point.to(kind), layer.ch_axis if layer.is_per_channel else None)
-    if (
-        ends not in ((0, 255), (-128, 127)) and not layer.is_per_channel
-    ):  # weights are scaled to their ends, and reach no farther
+    if ends not in ((0, 255), (-128, 127)) and not layer.is_per_channel:  # weights keep within them
         made.ends = tuple(float((end - layer.zero_point) * layer.scale) for end in ends)
     return made
 

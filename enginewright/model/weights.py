@@ -105,10 +105,14 @@ def _fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None
         optimizer.step()
 
 
+def batch_norms(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
+    return [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+
+
 def average_statistics_anew(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
     """Let BatchNorm alone learn, a plain average over all batches that the model is given next. Return its layers."""
     model.eval()  # without dropout and auxiliary outputs
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+    norms = batch_norms(model)
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain average

@@ -21,7 +21,7 @@ STAGES = {  # by the module of this package that has a function of the stage's n
     "reference": "model",
     "simplify": "ranges",
     "calibrate": "ranges",
-    "rescue": "graphs",
+    "rescue": "ranges",
     "convert": "graphs",
     "search": "search",
     "mix": "mix",

@@ -16,7 +16,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
-from enginewright.core.facts import RUNTIMES, TASKS, PrecisionName
+from enginewright.core.facts import HALVES, RUNTIMES, TASKS, PrecisionName
 from enginewright.core.files import Record, sha256, write_text
 from enginewright.core.params.all import Params, edit_params, overlay
 from enginewright.core.params.section import PARAMS_FILE, read_yaml
@@ -47,7 +47,9 @@ OF_PRECISION = {
         "mix.{key}", "precisions.{key}.thresholds", "precisions.int8.keep", "precisions.{floating}.keep", "build",
         "inference", *TASK,
     ),
-    "convert": ("precisions.{key}.from", "precisions.{key}.keep", "build.pixels"),
+    "convert": (
+        "precisions.{key}.from", "precisions.{key}.keep", "precisions.{halves}.thresholds", "build.pixels", *TASK,
+    ),
     "validate": ("precisions.{key}.thresholds", "inference", "validation", "search.{key}"),
 }  # fmt: skip
 
@@ -60,7 +62,8 @@ def write_parameters(params: Params, folder: Path) -> None:
     for stage, places in OF_PRECISION.items():
         section = {"rescue": "search", "search": "search", "mix": "mix"}.get(stage, "precisions")
         for key, item in content[section].items():
-            named = [place.format(key=key, floating=item.get("floating")) for place in places]
+            halves = key if key in HALVES else ""  # of which the graph alone shows whether it keeps its thresholds
+            named = [place.format(key=key, halves=halves, floating=item.get("floating")) for place in places]
             _write(folder / stage / f"{key}.json", named, content)
 
 

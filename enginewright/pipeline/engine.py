@@ -12,6 +12,7 @@ from enginewright.core.facts import PrecisionName
 from enginewright.core.files import new_folder
 from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import as_executed
+from enginewright.core.text import counted
 from enginewright.data.run_all import Running, outputs_on
 from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.engine.engine import open_engine, running_engine
@@ -108,6 +109,6 @@ def trace(
         return
     slowest = max(record.layers, key=lambda layer: layer.milliseconds)
     print(
-        f"{precision}: {len(record.layers)} layers take {record.milliseconds:.3f} ms at batch {record.batch}; "
+        f"{precision}: {counted(len(record.layers), 'layer')} in {record.milliseconds:.3f} ms at batch {record.batch}; "
         f"the slowest, {slowest.name}, takes {slowest.milliseconds:.3f} ms"
     )

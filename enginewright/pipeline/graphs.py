@@ -1,65 +1,33 @@
-"""The graph in a precision: rescued, if it is searched, and then converted."""
+"""The graph in a precision."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import onnx
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PRECISIONS, QUANTIZED, PrecisionName
-from enginewright.core.files import ENGINES, new_folder, scratch_folder
+from enginewright.core.facts import HALVES, PRECISIONS, QUANTIZED, PrecisionName
+from enginewright.core.files import ENGINES, new_folder
 from enginewright.core.params.all import Params
-from enginewright.core.params.precisions import Keep, rescues_of
+from enginewright.core.params.precisions import Keep
 from enginewright.core.text import first_few
-from enginewright.data.feeds import Feeds, save_arrays
+from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginewright.graph.passes.without_rounding import types_of_rounding
 from enginewright.graph.pixels import take_pixels
+from enginewright.pipeline.search import cast_within_thresholds, judge_of
 from enginewright.precision import in_dialect
 from enginewright.precision.cast import CALIBRATION_BATCH
 from enginewright.precision.cure import CURE, UNCURED, Cures
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
 from enginewright.precision.islands import changed
-from enginewright.precision.records import MIX, RESCUE, ROUNDED, SEARCH, Mix
-from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
-
-
-class RescuePaths(NamedTuple):
-    simplified: Path
-    calibrated: Path
-    calibration: Path
-    dialect: Path
-    rescued: Path
-
-
-def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None:
-    """Write what was tried; and, if it was kept, the graph with its ranges, and the weights that are rounded."""
-    asked, keep = params.precisions[precision].rescue, params.precisions[precision].keep
-    samples = SampleSet.open(paths.calibration)
-    given = in_dialect.open_calibrated(paths.simplified, paths.calibrated, samples, Dialect.read(paths.dialect), keep)
-    if not len(samples):
-        place = f"precisions.{precision}.rescue"
-        raise EnginewrightError(f"{place} needs calibration samples, and samples.calibration is 0")
-    exact = load_graph(given.graph)
-    require_kept_exist(keep, exact)
-    with new_folder(paths.rescued) as unfinished, scratch_folder() as scratch:
-        attempts = Attempts(precision, samples, scratch)
-        by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
-        trial = Confirmation(exact, samples, min(BATCH, params.calibration.batch))
-        record, best = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
-        record.write(unfinished / RESCUE)
-        if best.graph.parent == attempts.folder:
-            for file in attempts.folder.iterdir():
-                shutil.copyfile(file, unfinished / file.name)
-        if best.rounded:
-            save_arrays(unfinished / ROUNDED, best.rounded)
-    print(f"{precision}: {record.in_words()}")
+from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix
 
 
 class Plan(NamedTuple):
@@ -99,7 +67,20 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
         else:
             copy_graph(plan.graph, unfinished)
         if plan.made_as != "fp32":
-            graph = in_precision(precision, plan, target, samples.cycled(CALIBRATION_BATCH), dialect)
+            sample = samples.cycled(CALIBRATION_BATCH)
+
+            def made(spared: Collection[str]) -> onnx.ModelProto:
+                keeping = plan._replace(keep=plan.keep.naming(spared))
+                return in_precision(precision, keeping, target, sample, dialect)
+
+            if precision in HALVES:
+                how, limits = params.model, params.precisions[precision].thresholds
+                judge = judge_of(samples, how.scores, how.boxes, limits)
+                graph, found = cast_within_thresholds(precision, target, made, samples, judge)
+                if found:
+                    found.write(unfinished / SEARCH)
+            else:
+                graph = made(())
             save_graph(graph, target)
         whole = choose_in_graph(graph, BoxesInGraph.read(paths.boxes))
         whole = take_pixels(whole, samples.manifest.preprocessing, params.build.pixels)

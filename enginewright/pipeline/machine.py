@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginewright.core.facts import RUNTIMES
-from enginewright.core.files import ENGINES, write_text
+from enginewright.core.files import write_text
 from enginewright.core.installing import require_new_enough
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ONNXRUNTIME
@@ -71,13 +71,10 @@ def machine(params: Params, paths: MachinePaths) -> None:
 
 
 def fitting_cures(folder: Path, here: Machine) -> Cures:
-    """Return those that were found with this compiler, its version and this device. Name the others."""
-    found = [Cure.parse(path.read_bytes(), str(path)) for path in sorted(folder.glob("*.json"))]
-    for cure in found:
-        if not cure.fits(here):
-            again = f"run `enginewright cure {ENGINES / cure.precision}` again"
-            print(f"a cure of {cure.precision} was found with {cure.found_with}, this is {here.in_words()}: {again}")
-    return Cures(by_precision={cure.precision: cure for cure in found if cure.fits(here)})
+    """Return those that were found with this compiler, its version and this device."""
+    again = "if an engine is wrong here, too, run `enginewright cure` again"
+    found = (Cure.fitting(path, here, again) for path in sorted(folder.glob("*.json")))
+    return Cures(by_precision={cure.precision: cure for cure in found if cure})
 
 
 def tuning_plans(params: Params, here: Machine, folder: Path) -> dict[str, TuningPlan | None]:
@@ -91,10 +88,7 @@ def tuning_plans(params: Params, here: Machine, folder: Path) -> dict[str, Tunin
         return plans
     for name, each in params.precisions.items():
         path = folder / f"{name}.json"
-        found = Tuning.parse(path.read_bytes(), str(path)) if path.exists() else None
-        if found and not found.fits(here):
-            print(f"{path} was found with {found.found_with}, this is {here.in_words()}: the build searches anew")
-            found = None
+        found = Tuning.fitting(path, here, "the build searches anew") if path.exists() else None
         limit = each.thresholds.relative_error / 2  # the rest is for what the untuned engine loses
         plans[name] = TuningPlan(
             seconds=asked.seconds, benchmark=params.benchmark, inference=params.inference, limit=limit, found=found

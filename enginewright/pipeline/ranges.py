@@ -1,14 +1,20 @@
-"""The graph that all precisions are made of, and the ranges of its activations."""
+"""The graph that all precisions are made of, the ranges of its activations, and both after a rescue."""
 
 import math
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import onnx
 
-from enginewright.core.files import new_folder
+from enginewright.core.errors import EnginewrightError
+from enginewright.core.facts import PrecisionName
+from enginewright.core.files import new_folder, scratch_folder
 from enginewright.core.params.all import Params
+from enginewright.core.params.precisions import rescues_of
 from enginewright.core.user_files import user_calibration
+from enginewright.data.feeds import save_arrays
 from enginewright.data.sample_set import SampleSet, checked_feeds
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.data_apart import is_large, with_bodies
@@ -23,9 +29,13 @@ from enginewright.graph.simplify import (
     simplify_graph,
     simplify_large_graph,
 )
+from enginewright.precision import in_dialect
 from enginewright.precision.calibration.cache import provided_provenance, read_cache, write_cache
 from enginewright.precision.calibration.calibrate import calibrate_graph
 from enginewright.precision.dialect import Dialect
+from enginewright.precision.floats import require_kept_exist
+from enginewright.precision.records import RESCUE, ROUNDED
+from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 from enginewright.targets.ray_cluster import open_cluster
 
 
@@ -94,3 +104,35 @@ def calibrate(params: Params, data: Path, simplified: Path, calibration: Path, d
     if record.costs:
         errors = ", ".join(f"{method} {cost:.4f}" for method, cost in record.costs.items())
         print(f"relative error of the outputs with rounded activations: {errors}")
+
+
+class RescuePaths(NamedTuple):
+    simplified: Path
+    calibrated: Path
+    calibration: Path
+    dialect: Path
+    rescued: Path
+
+
+def rescue(params: Params, precision: PrecisionName, paths: RescuePaths) -> None:
+    """Write what was tried; and, if it was kept, the graph with its ranges, and the weights that are rounded."""
+    asked, keep = params.precisions[precision].rescue, params.precisions[precision].keep
+    samples = SampleSet.open(paths.calibration)
+    given = in_dialect.open_calibrated(paths.simplified, paths.calibrated, samples, Dialect.read(paths.dialect), keep)
+    if not len(samples):
+        place = f"precisions.{precision}.rescue"
+        raise EnginewrightError(f"{place} needs calibration samples, and samples.calibration is 0")
+    exact = load_graph(given.graph)
+    require_kept_exist(keep, exact)
+    with new_folder(paths.rescued) as unfinished, scratch_folder() as scratch:
+        attempts = Attempts(precision, samples, scratch)
+        by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
+        trial = Confirmation(exact, samples, min(BATCH, params.calibration.batch))
+        record, best = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
+        record.write(unfinished / RESCUE)
+        if best.graph.parent == attempts.folder:
+            for file in attempts.folder.iterdir():
+                shutil.copyfile(file, unfinished / file.name)
+        if best.rounded:
+            save_arrays(unfinished / ROUNDED, best.rounded)
+    print(f"{precision}: {record.in_words()}")

@@ -9,7 +9,7 @@ from enginewright.core.facts import Known
 from enginewright.core.params.all import Params
 from enginewright.data.sample_set import SampleSet
 from enginewright.data.sources import open_source
-from enginewright.data.splits import shared_images, split, write_split
+from enginewright.data.splits import shared_images, split, write_split, write_uncropped
 
 
 class SamplesPaths(NamedTuple):
@@ -30,6 +30,7 @@ def samples(params: Params, paths: SamplesPaths) -> None:
     manifests = {
         name: write_split(source, indices, asked, folders[name], known.task) for name, indices in divided.items()
     }
+    write_uncropped(source, divided["validation"], paths.validation)
     for name, indices in divided.items():
         truth = SampleSet(folders[name], manifests[name]).truth
         is_known = truth is not None and not (known.questions and np.isnan(truth).any())

@@ -1,25 +1,30 @@
 """Find the layers that must stay in floating point, so that a precision keeps its thresholds."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PrecisionName
+from enginewright.core.facts import PRECISIONS, PrecisionName
 from enginewright.core.files import scratch_folder, sha256
 from enginewright.core.params.all import Params
-from enginewright.core.params.precisions import Rest
+from enginewright.core.params.model import BoxesParams
+from enginewright.core.params.precisions import Rest, SearchParams, Thresholds
 from enginewright.data.sample_set import MANIFEST, SampleSet
+from enginewright.graph.as_written import in_halves, run_optimized
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
+from enginewright.graph.shapes import shapes_of
 from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.calibrate import ranges_of_parts
-from enginewright.precision.checks import Checks
+from enginewright.precision.checks import FIRST, LITTLE, Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import (
     doubt_in_words,
@@ -41,7 +46,16 @@ from enginewright.precision.in_dialect import (
 )
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
 from enginewright.precision.records import Search, SearchedLayer, digest_of
-from enginewright.precision.search import Journal, LayerTrial, find_spared, running_on
+from enginewright.precision.search import (
+    Convert,
+    Journal,
+    LayerTrial,
+    SearchAnswer,
+    SwitchedGraph,
+    SwitchedHalves,
+    find_spared,
+    running_on,
+)
 from enginewright.precision.write_int8 import Rounding, write_int8
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import task_of
@@ -77,7 +91,7 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
     plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
     require_kept_exist(keep, plain)
     known, how = samples.manifest, params.model
-    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
+    judge = judge_of(samples, how.scores, how.boxes, params.precisions[precision].thresholds)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
         as_given, given = given, for_compiler(precision, given, scratch)
         graph = plain if given is as_given else load_graph(given.graph)
@@ -97,34 +111,26 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
             others = nodes_reading_bytes(convert(())) - followers
             layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
         work = shares_of_work(graph, layers, given.sample)
-        judge = Judge(task, samples.truth, params.precisions[precision].thresholds)
         checks = Checks(graph, samples, judge, there)
         by_others = [
             (part, given._replace(ranges=by), rounding._replace(ranges=value_ranges(by, dialect)))
             for part, by in _by_others(plain, measured, samples, checks.picked, journal)
         ]
         unseen = [(part, _converter(precision, ranged, graph, rounded)) for part, ranged, rounded in by_others]
-        trial = LayerTrial(checks, by_others[0][-1], convert, scratch, cluster, unseen)
+        trial = LayerTrial(checks, partial(SwitchedGraph, rounding=by_others[0][-1]), convert, scratch, cluster, unseen)
         answer = find_spared(trial, work, journal, params.search[precision].seconds)
         last = answer.path[-1]
         if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:
             print(f"{precision} with all layers in fp16, {last.in_words()}, so what is not in {precision} is in fp32")
             return False
         floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
-    operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
         precision=precision,
         calibration=measured.cache_sha256,
         model=measured.model_sha256,
         rescue=rescue,
-        layers=tuple(
-            SearchedLayer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
-            for name in layers
-        ),
-        samples=(checks.chosen, checks.checked, checks.judging),
-        path=answer.path,
-        spared=answer.spared,
         rest=rest,
+        **found_by(checks, graph, work, answer),
     )
     record.write(paths.found)
     print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
@@ -133,6 +139,51 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
     if dialect.compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
         print(smaller)
     return True
+
+
+def judge_of(samples: SampleSet, scores: str | None, boxes: BoxesParams, limits: Thresholds) -> Judge:
+    known = samples.manifest
+    return Judge(task_of(known.task, scores, known.class_names, boxes, known.preprocessing), samples.truth, limits)
+
+
+def found_by(checks: Checks, graph: onnx.ModelProto, work: Mapping[str, float], answer: SearchAnswer) -> dict[str, Any]:
+    """Return what a record has of each search."""
+    operators = {node.name: node.op_type for node in graph.graph.node}
+    layers = (
+        SearchedLayer(name=name, op_type=operators[name], work=share, loss=answer.losses.get(name))
+        for name, share in work.items()
+    )
+    samples = checks.chosen, checks.checked, checks.judging
+    return {"layers": tuple(layers), "samples": samples, "path": answer.path, "spared": answer.spared}
+
+
+def cast_within_thresholds(
+    precision: PrecisionName, source: Path, cast: Convert, samples: SampleSet, judge: Judge
+) -> tuple[onnx.ModelProto, Search | None]:
+    """Return the graph in 16 bits. Where it breaks the thresholds, as few nodes as are enough stay in float32: return
+    what was searched, too. A few samples show that most graphs need none."""
+    made = cast(())
+    if not len(samples):
+        return made, None
+    exact = load_graph(source)
+    if Checks(exact, samples, judge, most=FIRST).check_run(run_optimized(made), 0, 0).spent <= LITTLE:
+        return made, None
+    kind = TensorProto.DataType.Value(PRECISIONS[precision].onnx_type)
+    types = {each.name: each.type.tensor_type.elem_type for each in shapes_of(made).graph.value_info}
+    there = {node.name for node in made.graph.node if kind in map(types.get, node.output)}
+    layers = [node.name for node in exact.graph.node if node.name in there]
+    work, checks = shares_of_work(exact, layers, samples.cycled(1)), Checks(exact, samples, judge)
+    with scratch_folder() as scratch:
+        trial = LayerTrial(
+            checks,
+            partial(SwitchedHalves, kind=kind),
+            lambda spared: in_halves(exact, kind, {*layers} - {*spared}),
+            scratch,
+        )
+        answer = find_spared(trial, work, Journal(scratch / "journal.jsonl"), SearchParams().seconds)
+    found = Search(precision=precision, rest="fp32", **found_by(checks, exact, work, answer))
+    print(f"{precision}: {found.in_words()}")
+    return cast(answer.spared) if answer.spared else made, found
 
 
 def _by_others(

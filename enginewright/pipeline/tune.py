@@ -48,7 +48,7 @@ class Offered(NamedTuple):
 
 def knobs(asked: BuildParams, batches: Sequence[int], offered: Offered) -> list[Knob]:
     """Return what may make an engine faster, first what is expected to bring most."""
-    sizes, profiles = asked.profile.batch, dict[str, Turn]()
+    sizes, options, profiles = asked.profile.batch, asked.tensorrt, dict[str, Turn]()
     if not sizes.fixed:
         own = [{"batch": Range(min=each, opt=each, max=each)} for each in batches]
         profiles[f"a profile for batch {', '.join(map(str, batches))} alone"] = partial(_with_profiles, own)
@@ -60,7 +60,7 @@ def knobs(asked: BuildParams, batches: Sequence[int], offered: Offered) -> list[
     return [
         profiles,
         *levels[:2],
-        *graphs,
+        *(graphs if not (options.is_stripped or options.refit) else ()),  # these take the weights of the graph as it is
         {f"tiling {each}": partial(_with, "tiling_optimization_level", each) for each in offered.tiling},
         {"no auxiliary streams": partial(_with, "max_aux_streams", 0)},
         levels[2],

@@ -30,10 +30,8 @@ from enginewright.precision.write_int8 import dtype_of
 Rows = NDArray[np.float32]  # each is what a product sums over for one column of its result
 
 LARGEST_FP4, LARGEST_FP8 = 6, 448
-INTEGERS: dict[str, tuple[int, DTypeLike]] = {
-    "w8": (127, np.int8),
-    "int4": (7, ml_dtypes.int4),
-}  # the largest, the type
+# the largest, and the type
+INTEGERS: dict[str, tuple[int, DTypeLike]] = {"w8": (127, np.int8), "int4": (7, ml_dtypes.int4)}
 LARGEST_NVFP4 = LARGEST_FP4 * LARGEST_FP8  # in units of the scale of all blocks
 E8M0_OF_ONE = 127  # the byte that stands for a scale of 2 to the power of 0
 SHARES = np.linspace(1.0, 0.6, 21)  # of the largest magnitude in a block, that its largest number may stand for

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,9 +85,8 @@ def cast(source: Path, precision: str, keep: Keep, given: Feeds = NO_SAMPLE) -> 
             shown = np.resize(given[name], array.shape) if is_there else random.uniform(-1, 1, array.shape)
             tried[name] = shown.astype(array.dtype)
     graph = load_graph(source)
-    scattered = (node.name for node in nodes_adding_scattered(graph))
-    exact = map(re.escape, (*nodes_making_rows(graph), *scattered))
-    kept = {"nodes_to_exclude": [*keep.nodes, *exact], "op_types_to_exclude": list(keep.op_types)}
+    exact = keep.naming((*nodes_making_rows(graph), *(node.name for node in nodes_adding_scattered(graph))))
+    kept = {"nodes_to_exclude": exact.whole_names, "op_types_to_exclude": list(keep.op_types)}
     limits = {"data_max": LARGEST[precision], "init_max": max(LARGEST[precision], LARGEST_FLOAT16)}
     with calling_modelopt(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision

@@ -35,7 +35,12 @@ class Checks:
     """The exact outputs, which others are compared with."""
 
     def __init__(
-        self, graph: onnx.ModelProto, samples: SampleSet, judge: Judge, exact_there: OutputsOf | None = None
+        self,
+        graph: onnx.ModelProto,
+        samples: SampleSet,
+        judge: Judge,
+        exact_there: OutputsOf | None = None,
+        most: int = MOST,
     ) -> None:
         """`exact_there` runs the graph on a cluster, where there is one."""
         self.graph, self.limits = graph, judge.limits
@@ -43,7 +48,7 @@ class Checks:
         self._batch = fixed_batch(graph) or _batch_of(samples)
         size = sum(values[0].nbytes for values in self._run_all(self.exact, None, np.arange(1)).values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))
-        looked_at = np.arange(max(1, min(len(samples), chosen + min(MOST, OUTPUT_BYTES // max(size, 1)))))
+        looked_at = np.arange(max(1, min(len(samples), chosen + min(most, OUTPUT_BYTES // max(size, 1)))))
         self._outputs = self._run_all(self.exact, exact_there, looked_at)
         self._sizes = _sizes(self._outputs)
         self.picked = picked = np.unique(looked_at[_spread(self._sizes, chosen)])

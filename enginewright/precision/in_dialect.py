@@ -1,8 +1,7 @@
 """Quantize a graph as the compiler at hand wants it: by our own rules for a CPU, by ModelOpt's for NVIDIA's GPUs. In
 blocks of numbers, the graph is the same for all."""
 
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -149,11 +148,6 @@ def for_compiler(precision: str, given: Ingredients, folder: Path) -> Ingredient
     return given._replace(graph=folder / "model.onnx")
 
 
-def _keeping(keep: Keep, names: Iterable[str]) -> Keep:
-    """Return what to keep, and the nodes of these names."""
-    return keep.model_copy(update={"nodes": (*keep.nodes, *map(re.escape, names))})
-
-
 def rounding_of(precision: str, given: Ingredients, graph: onnx.ModelProto) -> Rounding:
     """Return what our own rules round in a graph, and how. Refuse the ranges if one of that is missing."""
     kept, dialect = given.kept(precision, graph), given.dialect
@@ -174,7 +168,7 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
             given.graph,
             precision,
             dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # ModelOpt leaves out what has no range
-            _keeping(given.keep, (*high, *given.spared, *ends_of_attention(graph, given.spared))),
+            given.keep.naming((*high, *given.spared, *ends_of_attention(graph, given.spared))),
             given.rest,
             given.sample,
         )
@@ -193,7 +187,7 @@ def cast_in_dialect(
     """Return the graph in fp16 or bf16, and the nodes that stay in float32 since the compiler has no kernel."""
     without = WITHOUT_KERNEL.get((dialect.compiler, precision))
     found = [node.name for node in load_graph(source).graph.node if node.op_type == without]
-    return cast(source, precision, _keeping(keep, found), sample), dict.fromkeys(found, NO_KERNEL)
+    return cast(source, precision, keep.naming(found), sample), dict.fromkeys(found, NO_KERNEL)
 
 
 def write_blocks_in_dialect(
@@ -236,7 +230,7 @@ def quantize_beside(
         for precision, nodes in floating.items():
             if precision != given.rest:
                 path, names = scratch / f"{precision}.onnx", [node.name for node in load_graph(mixed.graph).graph.node]
-                others = _keeping(NOTHING, (name for name in names if name not in nodes))
+                others = NOTHING.naming(name for name in names if name not in nodes)
                 model = cast(mixed.graph, precision, others, given.sample)
                 save_graph(model, path)
                 known = value_ranges(mixed.ranges, mixed.dialect)

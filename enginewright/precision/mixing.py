@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PrecisionName
-from enginewright.core.params.build import EAGER, BenchmarkParams, InferenceParams
+from enginewright.core.params.build import BenchmarkParams, InferenceParams
 from enginewright.core.user_files import user_file
 from enginewright.data.feeds import middle_of
 from enginewright.data.sample_set import SampleSet
@@ -310,14 +310,7 @@ class Races:
 
     def laps_of(self, rival: int, number: int, seconds: float) -> Speedup:
         """Race two engines anew in laps: a choice of the fastest flatters what is chosen."""
-        params = BenchmarkParams(
-            batches=(self.bench.batch,),
-            seconds=seconds,
-            baselines=(EAGER,),
-            requests=(1,),
-            confidence=CONFIDENCE,
-            seed=SEED,
-        )
+        params = BenchmarkParams(batches=(self.bench.batch,), seconds=seconds, confidence=CONFIDENCE, seed=SEED)
         sides = {BEFORE: partial(self._opened, rival), AFTER: partial(self._opened, number)}
         (change,) = race_sides(sides, self.bench.samples, params, "mix, the best").values()
         middle, low, high = change.times(CONFIDENCE)

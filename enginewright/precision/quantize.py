@@ -59,7 +59,7 @@ def quantize(
                 calibration_cache_path=str(cache),
                 calibration_eps=["cpu"],
                 op_types_to_exclude=list(keep.op_types),
-                nodes_to_exclude=list(keep.nodes),
+                nodes_to_exclude=keep.whole_names,
                 high_precision_dtype=rest,
                 op_types_to_exclude_fp16=sorted({node.op_type for node in nodes_adding_scattered(graph)}),
                 output_path=str(target),

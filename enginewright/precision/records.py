@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import PrecisionName
+from enginewright.core.facts import HALVES, PrecisionName
 from enginewright.core.files import Record, sha256
 from enginewright.core.params.precisions import Keep, RescueName, Rest
 from enginewright.core.text import counted, first_few, in_one_line
@@ -70,12 +70,12 @@ def digest_of(rescued: Path) -> str:
 
 
 class SearchedLayer(Record):
-    """A layer that int8 could calculate."""
+    """A layer that the precision could calculate."""
 
     name: str
     op_type: str
     work: float  # its share of the work of all of them, as estimated
-    loss: float | None  # the relative error of the outputs if it alone is in int8; None if there was no time to measure
+    loss: float | None  # the relative error of the outputs if it alone is in it; None if there was no time to measure
 
 
 class Step(Record):
@@ -103,9 +103,9 @@ class Step(Record):
 
 class Search(Record):
     precision: str
-    calibration: str  # the sha256 of the ranges it is for
-    model: str | None  # and of the graph these were measured on, if known
-    rescue: str  # and of what was rescued before
+    calibration: str = ""  # the sha256 of the ranges it is for, if there are any
+    model: str | None = None  # and of the graph these were measured on, if known
+    rescue: str = ""  # and of what was rescued before
     layers: tuple[SearchedLayer, ...]  # in the order of the graph
     samples: tuple[int, int, int]  # those to measure layers by, to check sets of layers by, and to judge the answer by
     path: tuple[Step, ...]  # in the order in which they were tried
@@ -119,25 +119,28 @@ class Search(Record):
 
     def in_words(self) -> str:
         """Return what is spared, and what that buys, in one sentence without its stop."""
-        all_int8, *others = self.path
+        all_low, *others = self.path
+        high = "float32" if self.precision in HALVES else "floating point"
         if not self.layers:
             return f"no layer can be in {self.precision}"
         if not others:
             layers = "the only layer" if len(self.layers) == 1 else f"all {len(self.layers)} layers"
-            return f"{layers} may be in {self.precision}, {all_int8.in_words()}"
+            return f"{layers} may be in {self.precision}, {all_low.in_words()}"
         measured = sum(layer.loss is not None for layer in self.layers)
         unmeasured = "" if measured == len(self.layers) else f"; {measured} of {len(self.layers)} layers were measured"
         if not self.spared:
             closest = min(self.path, key=lambda step: max(step.spent, step.at_most or step.spent))
             return (
                 f"no set of layers keeps the thresholds; the closest leaves {counted(closest.spared, 'layer')} in "
-                f"floating point, {closest.work:.0%} of the work, {closest.in_words()}{unmeasured}"
+                f"{high}, {closest.work:.0%} of the work, {closest.in_words()}{unmeasured}"
             )
         share = f"{self.chosen.work:.0%} of the work"
         stay = "stays" if len(self.spared) == 1 else "stay"
-        spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in floating point, {share}"
-        all_of_them = f"all of them in {self.precision} would take {all_int8.spent:.0%}"
-        return f"{spared}, {self.chosen.in_words()}; {all_of_them}{unmeasured}"
+        spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in {high}, {share}"
+        all_of_them = f"all of them in {self.precision} would take {all_low.spent:.0%}"
+        seen = min(step.spared for step in self.path if step.spent <= AIM)
+        few = f"; {seen} would do for the {self.samples[2]} samples seen: with more of them, fewer may stay"
+        return f"{spared}, {self.chosen.in_words()}; {all_of_them}{few * (2 * seen < len(self.spared))}{unmeasured}"
 
 
 class BlockTimes(Record):

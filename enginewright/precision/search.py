@@ -1,5 +1,5 @@
-"""Find the fewest layers, by their work, that must stay in floating point for int8 or fp8 to keep its thresholds: try
-single layers, of which one session measures many, and sets of them."""
+"""Find the fewest layers, by their work, that must stay in floating point for int8 or fp8 to keep its thresholds, or in
+float32 for fp16 or bf16: try single layers, of which one session measures many, and sets of them."""
 
 import json
 import tempfile
@@ -25,11 +25,11 @@ from enginewright.core.files import sha256_of
 from enginewright.core.progress import progress
 from enginewright.data.feeds import TINY, Feeds, Outputs, Run
 from enginewright.data.run_all import OutputsOf, Running, outputs_on
-from enginewright.graph.as_written import run_optimized, running_graph
+from enginewright.graph.as_written import in_halves, run_optimized, running_graph
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.calibration.auto import norms_of_outputs
 from enginewright.precision.checks import LOST, Checks
-from enginewright.precision.placement import Placement, arithmetic_nodes
+from enginewright.precision.placement import Placement
 from enginewright.precision.records import AIM, Step
 from enginewright.precision.write_int8 import Rounding, Writer
 
@@ -104,9 +104,26 @@ def _site(value: ir.Value | None, node: ir.Node, index: int) -> Site:
     return (value.name or "") if value is not None else "", node.name or "", index
 
 
-def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], answers: Sequence[Outputs]) -> float:
-    """Return the relative error of the outputs if this layer alone is in int8: the geometric mean of the root mean
-    square over samples, and of that of all samples at once, which those with the largest answers decide.
+class SwitchedHalves:
+    """A graph in float32 in which one layer at a time can be in 16 bits."""
+
+    def __init__(self, model: onnx.ModelProto, kind: int, layers: Collection[str], threads: int = 0) -> None:
+        self._layers = layers
+        self._run = run_optimized(in_halves(model, kind, layers, is_switched=True), threads)
+
+    def run_alone(self, layer: str) -> Run:
+        switches = {f"switch.{each}": np.asarray(each == layer) for each in self._layers}
+        return lambda feeds: self._run({**feeds, **switches})
+
+
+Switch = Callable[..., SwitchedGraph | SwitchedHalves]
+
+
+def loss_alone(
+    graph: SwitchedGraph | SwitchedHalves, layer: str, batches: Sequence[Feeds], answers: Sequence[Outputs]
+) -> float:
+    """Return the relative error of the outputs if this layer alone is in the precision: the geometric mean of the
+    root mean square over samples, and of that of all samples at once, which those with the largest answers decide.
 
     The squares of such errors add up, nearly. What an int8 graph gains from sparing one layer is a small difference of
     two large errors, and puts the layers in a worse order.
@@ -126,17 +143,18 @@ class LayerName(str):
 
 @dataclass(frozen=True)
 class LayersAlone(Work[LayerName, LossAlone]):
-    """Measure what the outputs for some batches lose if one layer alone is in int8."""
+    """Measure what the outputs for some batches lose if one of these layers alone is in the precision."""
 
     folder: Path
-    rounding: Rounding
+    switch: Switch
+    layers: Sequence[str]
     batches: Sequence[Feeds]
 
     @contextmanager
     def open(self, threads: int) -> Iterator[Callable[[LayerName], LossAlone]]:
         graph = load_graph(self.folder / "model.onnx")
         answers = list(map(run_optimized(graph, threads), self.batches))
-        switched = SwitchedGraph(graph, self.rounding, arithmetic_nodes(graph, self.rounding.kept), threads)
+        switched = self.switch(graph, layers=self.layers, threads=threads)
         yield lambda layer: (layer, loss_alone(switched, layer, self.batches, answers))
 
 
@@ -153,26 +171,26 @@ def _written(graph: onnx.ModelProto, scratch: Path) -> Path:
 
 @dataclass(frozen=True)
 class LayerTrial:
-    """Says what the outputs lose with sets of layers in floating point, and with one layer alone in int8: here, or on a
+    """Says what the outputs lose with sets of layers spared, and with one layer alone in the precision: here, or on a
     cluster, to which graphs go in the folder `scratch`."""
 
     checks: Checks
-    rounding: Rounding  # of one layer alone, by ranges that do not know the samples to measure layers by
+    switch: Switch  # of one layer alone, by ranges that do not know the samples to measure layers by
     convert: Convert  # writes the graph with some layers spared
     scratch: Path
     cluster: Cluster | None = None
     unseen: Sequence[tuple[NDArray[np.int64], Convert]] = ()  # parts of the samples, with what knows no range of theirs
 
     def losses_alone(self, layers: Sequence[str]) -> Iterator[LossAlone]:
-        """Yield each layer with the relative error of the outputs if it alone is in int8."""
+        """Yield each layer with the relative error of the outputs if it alone is in the precision."""
         checks = self.checks
         if self.cluster:
-            work = LayersAlone(_written(checks.graph, self.scratch), self.rounding, checks.batches)
+            work = LayersAlone(_written(checks.graph, self.scratch), self.switch, layers, checks.batches)
             yield from spread(work, map(LayerName, layers), self.cluster)
             return
         for start in range(0, len(layers), TOGETHER):
             together = layers[start:][:TOGETHER]
-            switched = SwitchedGraph(checks.graph, self.rounding, together)
+            switched = self.switch(checks.graph, layers=together)
             yield from ((layer, loss_alone(switched, layer, checks.batches, checks.answers)) for layer in together)
 
     def check(self, spared: Collection[str], work: float) -> Step:

@@ -215,5 +215,5 @@ def gather_background(params: Params, simplified: Path, calibrated: Path, conver
         Calibration.read(calibrated / "calibration.json"),
         Tools.read(tools),
         {name: Rescue.read(found) for name in params.search if (found := converted / name / RESCUE).exists()},
-        {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},
+        {name: Search.read(found) for name in params.precisions if (found := converted / name / SEARCH).exists()},
     )

@@ -48,11 +48,10 @@ def engine_metric(found: Validation) -> str:
 
 
 def device(machine: Machine) -> str:
+    facts = f"compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda}"
     if machine.device == "cpu":
-        return f"{machine.device_name} ({counted(machine.cores, 'core')})"
-    return (
-        f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
-    )
+        facts = counted(machine.cores, "core")
+    return f"{machine.device_name} ({', '.join(filter(None, (facts, machine.power)))})"
 
 
 def overview(findings: Findings) -> pd.DataFrame:
@@ -271,7 +270,7 @@ def memory_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "ONNX": file_size(entry.engine.onnx_bytes),
-            "engine": entry.engine.size_in_words,
+            "engine": file_size(entry.engine.bytes) + (", and the ONNX file" if entry.engine.weights else ""),
             "peak memory, MB": written(entry.benchmark.peak_memory[ENGINE]),
             **({"PyTorch eager, MB": written(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
             "build, s": f"{entry.engine.build_seconds:.1f}",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from enginewright.core.facts import QUANTIZED, RUNTIMES
-from enginewright.core.text import first_few
+from enginewright.core.text import counted, first_few
 from enginewright.engine.record import LayerTime, node_names, short_kind, short_name
 from enginewright.precision.floats import floats_in_words
 from enginewright.report.evidence import Evidence, Findings
@@ -81,7 +81,7 @@ def slowest_layers(entry: Evidence, findings: Findings) -> Parts:
         warning = f" {OVERSTATED}" if trace.milliseconds > FAR_FROM_LATENCY * whole else ""
         beside = f"; the {what} is {whole:.2f} ms.{warning}"
     which = f"The {MOST_LAYERS} slowest:" if len(ran) > MOST_LAYERS else "All of them, the slowest first:"
-    total = f"{trace.milliseconds:.2f} ms in {len(ran)} layers{beside} {which}"
+    total = f"{trace.milliseconds:.2f} ms in {counted(len(ran), 'layer')}{beside} {which}"
     shares = [{"share": f"{one.milliseconds / trace.milliseconds:.1%}"} for one in ran[:MOST_LAYERS]]
     return [total, _table(list(zip(ran, shares, strict=False)))]
 

@@ -158,7 +158,7 @@ def frontier(offers: Sequence[Offer]) -> list[Offer]:
     all, images per second take the place of cost; with some prices, what has none cannot be compared and is left
     out."""
     priced = [offer for offer in offers if offer.cost is not None] or offers
-    return unbeaten(priced, lambda one: (one.latency, _burden(one)))
+    return unbeaten(priced, lambda one: (one.latency, -one.speed.images_per_second if one.cost is None else one.cost))
 
 
 def choose(offers: Sequence[Offer], latency: float | None, budget: float | None) -> Offer:
@@ -188,7 +188,3 @@ def described(offer: Offer) -> str:
     rate = f"{offer.speed.images_per_second:,.0f} images per second"
     few = " (the slowest of few calls)" if offer.speed.p99 is None else ""
     return f"{offer.title}, {offer.how}: {offer.latency:.3g} ms{few}, {rate}{cost}"
-
-
-def _burden(offer: Offer) -> float:
-    return -offer.speed.images_per_second if offer.cost is None else offer.cost

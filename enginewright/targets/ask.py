@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 from ruamel.yaml import YAML
 
 from enginewright.core.errors import EnginewrightError, sentence_of
-from enginewright.core.files import ARTIFACTS, ENGINES, LOCK, REPORTS, new_folder, sha256_of
+from enginewright.core.files import ARTIFACTS, CURES, ENGINES, LOCK, REPORTS, new_folder, sha256_of, write_text
 from enginewright.core.installing import NAME, revision
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ON_CPU, ONNXRUNTIME, ClusterParams
@@ -55,9 +55,9 @@ def known_answers(fleet: Fleet) -> dict[str, list[Answer]]:
     for kept in Answers.of_all_models():
         there = {target.name: kept.of(target.name) for target in fleet.targets}
         if model := next((answer.model for answer in there.values() if answer), None):
-            how = NOT_YET + ": `enginewright fleet --target {}` asks it"
+            why = f"{NOT_YET}: `enginewright fleet --target {{}}` asks it"
             found[f"{model} ({kept.folder.name[-8:]})"] = [
-                there[one.name] or Answer(target=one.name, model=model, failed=how.format(one.name))
+                there[one.name] or Answer(target=one.name, model=model, failed=why.format(one.name))
                 for one in fleet.targets
             ]
     return found
@@ -140,6 +140,7 @@ def ask_elsewhere(target: Target, cluster: str | None, params: Params, copy: Cop
             files = {**copy.files, PARAMS_FILE.name: _params_with(baseline), **_same_cache()}
             project, log = copy._replace(files=files).lay_out(root), root / "fleet.log"
             _say(f"{target.name}: {machine.in_words()}; more in {log}")
+            cures = _cures_in(project)
             program = [sys.executable, "-m", "enginewright.targets.here", target.name, copy.revision, "answer.json"]
             environment = os.environ | {"PYTHONPATH": str(project), TARGET: device.model_dump_json()}
             with log.open("w", encoding="utf-8") as file:
@@ -150,11 +151,18 @@ def ask_elsewhere(target: Target, cluster: str | None, params: Params, copy: Cop
         for folder in (ENGINES, REPORTS):
             with new_folder(ARTIFACTS / "fleet" / target.name / folder.name) as unfinished:
                 shutil.copytree(project / folder, unfinished, dirs_exist_ok=True)
+        for name, content in _cures_in(project).items() - cures.items():
+            write_text(kept := CURES / f"{target.name}.{name}", content)
+            _say(f"{target.name}: {kept} has what cures an engine there: commit it, and ask again")
         return Answer.parse((project / "answer.json").read_bytes(), f"the answer of {target.name}")
     except Exception as error:
         if sentence := sentence_of(error):
             return Answer(target=target.name, model=params.model.source, failed=sentence)
         raise
+
+
+def _cures_in(project: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in (project / CURES).glob("*.json")}
 
 
 @contextmanager
@@ -198,6 +206,7 @@ def _packed(commit: str) -> Copy:
 def _params_with(baseline: str) -> bytes:
     """Return params.yaml so that the stages of a target stay on it, and race this baseline."""
     yaml, written = YAML(), io.BytesIO()
+    yaml.preserve_quotes = True  # DVC takes no {source: module:NAME} without
     params = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
     if params.get("cluster"):
         params["cluster"]["address"] = None

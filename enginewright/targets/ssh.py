@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from platformdirs import user_cache_path
 
 from enginewright.core.errors import EnginewrightError, errors_in_words
-from enginewright.core.files import ARTIFACTS, Record, new_folder, sha256_of
+from enginewright.core.files import ARTIFACTS, CURES, TUNED, Record, new_folder, sha256_of
 from enginewright.core.installing import NAME, ROOT, how_to_install
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.process import TARGET
@@ -244,22 +244,28 @@ def target_of_stages() -> Device | None:
 
 
 NOT_SENT = ("--precision", "--weights")  # no file, and what only PyTorch reads
+FOUND = (CURES, TUNED)  # folders that stages add to
 CODE = ARTIFACTS / "code"  # which says what each stage imports
 
 
 def run_there(name: str, words: list[str]) -> int:
-    """Run a stage there. Of the paths that it is given, it reads those that exist, and makes the others."""
+    """Run a stage there. Of the paths that it is given, it reads those that exist, and makes the others. What it finds
+    of cures and tunings comes back, too."""
     device = target_of_stages()
     assert device, "the caller looked"
-    given = [path for option, path in zip(words[::2], words[1::2], strict=True) if option not in NOT_SENT]
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    given = [path for option, path in pairs if option not in NOT_SENT]
     there, code = [path for path in given if Path(path).exists()], CODE / f"{name}.json"
     of_task = json.loads(code.read_bytes())["task"] if code.exists() else ()  # the files of the user's own
-    files = [str(PARAMS_FILE), *there, *(file for file in of_task if Path(file).exists())]
+    files = [str(PARAMS_FILE), *there, *(file for file in of_task if Path(file).exists()), *map(str, FOUND)]
+    plans = [path for option, path in pairs if option == "--plan"]
+    for folder in FOUND:
+        folder.mkdir(exist_ok=True)
 
     def run() -> int:
         device.send(Path.cwd(), files, f"{device.project}/work")
         if not (failed := device.run_stage(name, *words)):
-            device.bring([path for path in given if path not in there])
+            device.bring([*(path for path in given if path not in there), *plans, *map(str, FOUND)])
         return failed
 
     return device.again(run)

@@ -38,7 +38,7 @@ class Classification(OneOutput):
         if self._asked == NO_SCORES:
             return None
         if self._asked and not self.reads(shapes):
-            what = f"a score for each of the {self._classes} classes" if self._classes else "a score per class"
+            what = f"a score for each of {counted(self._classes, 'class')}" if self._classes else "a score per class"
             return f"model.scores: '{self._asked}' is no output with {what}"
         if self._classes and not any(tuple(shape[1:]) == (self._classes,) for shape in shapes.values()):
             return (
@@ -48,8 +48,8 @@ class Classification(OneOutput):
             )
         if self._classes and not self._asked and len(several := self.candidates(shapes)) > 1:
             return (
-                f"samples.source has {self._classes} classes, and outputs {', '.join(several)} of the model have as "
-                f"many: name the one with their scores as model.scores, or set it to {NO_SCORES}"
+                f"samples.source has {counted(self._classes, 'class')}, and outputs {', '.join(several)} of the model "
+                f"have as many: name the one with their scores as model.scores, or set it to {NO_SCORES}"
             )
         return None
 

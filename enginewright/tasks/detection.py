@@ -11,6 +11,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import Known
 from enginewright.core.params.model import CHOSEN_ALREADY, CHOSEN_OUTPUTS, NO_SCORES, OF_QUERIES, BoxesParams
 from enginewright.core.params.samples import Preprocessing
+from enginewright.core.text import counted
 from enginewright.data.feeds import Outputs, Places
 from enginewright.tasks.average_precision import Matches, match_all, mean_average_precision
 from enginewright.tasks.boxes import CHOSEN, PAIRS, Rows, find_boxes, overlaps
@@ -143,7 +144,7 @@ class Detection(Task):
         largest = int(truth[:, :, 0].max())
         classes, output = self._classes(found, shapes), self.reads(shapes)
         if isinstance(classes, int) and largest >= classes:
-            return f"samples.source: a box has the class {largest}, and output {output} has {classes} classes"
+            return f"samples.source: a box has the class {largest}, and output {output} has {counted(classes, 'class')}"
         return None
 
     def _unread(self, shapes: Shapes) -> str:
@@ -156,7 +157,7 @@ class Detection(Task):
             return f"model.scores: boxes may be {named}: name the output with the scores"
         if near := self._nearly(shapes):
             return near
-        classes = f"{len(self._names)} classes" if self._names else "each class"
+        classes = counted(len(self._names), "class") if self._names else "each class"
         of_form = "" if self._how.form == "auto" else f" in the form {self._how.form}"
         return (
             f"task: no outputs have boxes{of_form} with scores of {classes}: (N, boxes, 4) beside (N, boxes, classes), "
@@ -174,8 +175,8 @@ class Detection(Task):
         if not found or not known:
             return None
         return (
-            f"samples.source has {len(self._names)} classes, and output {found.scores or found.boxes} has {known}, if "
-            f"it is {found.form}: samples.class_names lists all classes of the model, in its order"
+            f"samples.source has {counted(len(self._names), 'class')}, and output {found.scores or found.boxes} has "
+            f"{known}, if it is {found.form}: samples.class_names lists all classes of the model, in its order"
         )
 
     def _classes(self, layout: Layout, shapes: Shapes) -> object:

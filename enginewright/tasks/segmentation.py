@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.facts import IGNORED, Known
 from enginewright.core.params.samples import Preprocessing
+from enginewright.core.text import counted
 from enginewright.data.feeds import Outputs, Places, blocks, finite
 from enginewright.tasks.classification import name_of
 from enginewright.tasks.task import Metric, OneOutput, Shapes, Shown, Statistics, Truth, Weights
@@ -38,7 +39,7 @@ class Segmentation(OneOutput):
         return self.with_classes(shapes, axes=4)
 
     def misfit(self, shapes: Shapes, truth: Truth | None) -> str | None:
-        count = f"{len(self._names)} classes" if self._names else "two or more classes"
+        count = counted(len(self._names), "class") if self._names else "two or more classes"
         if why := self.unread(shapes, f"a score for each pixel and each of {count}"):
             return why
         if truth is None or not (name := self.reads(shapes)):

@@ -126,6 +126,14 @@ def portable_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
     return simulated_bundle(root, plugin_onnx, portable, manifest, machine)
 
 
+@pytest.fixture(scope="module")
+def stripped_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
+    """Return the same of an engine that takes its weights from model.onnx, and streams them."""
+    options = build.tensorrt.model_copy(update={"weights": "stripped", "streaming": True})
+    stripped = build.model_copy(update={"tensorrt": options})
+    return simulated_bundle(tmp_path_factory.mktemp("stripped"), plugin_onnx, stripped, manifest, machine)
+
+
 def simulated_bundle(root, plugin_onnx, build, manifest, machine, *tokenizer):
     arguments = (plugin_onnx, build.model_dump_json(), manifest.model_dump_json(), root / "engine", root / "machine")
     done = subprocess.run(
@@ -336,13 +344,30 @@ def test_the_example_says_how_it_is_used_and_what_it_cannot_read(openvino_bundle
     assert len(absent.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("bundle", ["tensorrt_bundle", "portable_bundle"])
+@pytest.mark.parametrize("bundle", ["tensorrt_bundle", "portable_bundle", "stripped_bundle"])
 def test_the_example_for_tensorrt_runs_on_a_simulated_gpu(request, bundle, photos, top1):
     """The simulation checks calls, their order and memory, computes with ONNX Runtime, and imports Enginewright."""
     environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
     rows, imported = run_example(request.getfixturevalue(bundle), *sorted(photos.rglob("*.png")), **environment)
     require_same_answers(rows, photos, top1)
     assert "torch" not in imported
+
+
+def test_a_stripped_engine_is_bundled_with_its_weights_beside_it(stripped_bundle, tmp_path):
+    assert names_in(stripped_bundle) == (COMMON | OWN["tensorrt"]) - {n for n in OWN["tensorrt"] if "triton" in n}
+    readme = (stripped_bundle / "README.md").read_text()
+    assert "which takes its weights from `model.onnx`" in readme
+    assert "no model repository for Triton Inference Server: it cannot put weights into a plan" in readme
+    assert "weights on the GPU | as many as its free memory holds" in readme
+    script = (stripped_bundle / "engine/reproduce.sh").read_text()
+    assert "--refit \\\n        --refitFromOnnx=../model.onnx" in script
+    assert "(TENSORRT_PARSER nvonnxparser " in (stripped_bundle / "cpp/CMakeLists.txt").read_text()
+    bundle = shutil.copytree(stripped_bundle, tmp_path / "bundle")
+    (bundle / "model.onnx").write_bytes(b"other")
+    environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
+    command = [sys.executable, "infer.py", "x.png"]
+    done = subprocess.run(command, cwd=bundle, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "model.onnx does not have the weights that were validated\n")
 
 
 def test_the_example_for_texts_runs_on_a_simulated_gpu(tmp_path, build, machine):
@@ -458,6 +483,7 @@ def test_whatever_the_preprocessing_the_bundle_feeds_the_same_tensor(photos, pre
     [
         ("tensorrt_bundle", ""),
         ("portable_bundle", "in profile 1, "),
+        ("stripped_bundle", "1000 bytes of weights on the GPU, "),  # of 2000 that are free, 600 are scratch memory
     ],
 )
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -484,7 +510,7 @@ def test_the_cpp_example_runs_in_front_of_a_stand_in_for_tensorrt(request, bundl
     assert "reading input failed" in done.stderr
 
 
-@pytest.mark.parametrize("runtime", ["tensorrt", "rtx"])
+@pytest.mark.parametrize("runtime", ["tensorrt", "rtx", "stripped"])
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_the_cpp_example_compiles_against_stand_in_headers(request, runtime):
     bundle = request.getfixturevalue(f"{runtime}_bundle")

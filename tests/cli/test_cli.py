@@ -26,6 +26,7 @@ COMMANDS = (
     "fleet",
     "keep",
     "reduce",
+    "refit",
     "upgrade",
 )
 COLOUR = "\033["

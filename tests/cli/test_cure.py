@@ -5,19 +5,16 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-import numpy as np
 import pytest
+from support.int8_project import TO_VALIDATE
 from support.params import written
 from support.wrong_compiler import be_wrong
 
 from enginewright.cli.commands.cure import run
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
-from enginewright.data.sample_set import SampleSet, output_file
 from enginewright.engine.runtimes import describe_machine
-from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph
-from enginewright.measure.records import Reference
 from enginewright.pipeline import engine as stage
 from enginewright.pipeline.graphs import cured_graph
 from enginewright.pipeline.machine import fitting_cures
@@ -48,8 +45,12 @@ def test_what_is_found_is_followed_where_it_fits_and_named_where_not(project, ca
     here, fitting = describe_machine("onnxruntime"), tmp_path / "cures.json"
     later = here.model_copy(update={"runtime_version": "9.9"})
     assert fitting_cures(FOUND.parent, later).by_precision == {}
-    again = f"this is {later.in_words()}: run `enginewright cure artifacts/engines/int8` again\n"
-    assert capsys.readouterr().out == f"a cure of int8 was found with {found.found_with}, {again}"
+    again = f"this is {later.in_words()}: if an engine is wrong here, too, run `enginewright cure` again\n"
+    assert capsys.readouterr().out == f"{FOUND} was found with {found.found_with}, {again}"
+    Path("cures/damaged.json").write_text("{")
+    with pytest.raises(EnginewrightError, match=r"damaged\.json is damaged .*: restore it from git, or delete it$"):
+        fitting_cures(FOUND.parent, here)
+    Path("cures/damaged.json").unlink()
     fitting_cures(FOUND.parent, here).write(fitting)
 
     graph = load_graph(CONVERTED / "model.onnx")
@@ -81,15 +82,7 @@ def test_validation_looks_for_a_cure_where_it_is_asked_to(asked, project, monkey
     be_wrong(monkeypatch, {"conv2"}, "scaled")
     root, started = project(), []
     written(root, {"search.int8.cure": asked})
-    samples, reference = SampleSet.open(root / "artifacts/samples/validation"), root / "reference"
-    reference.mkdir()
-    expected = run_as_written(root / CONVERTED / "model.onnx")(samples.cycled(len(samples)))
-    for number, values in enumerate(expected.values()):
-        np.save(reference / output_file(number), values)
-    given = {"made_by": "a graph", "outputs": tuple(expected), "samples": len(samples), "metrics": {}}
-    Reference(**given, by_chance=False).write(reference / "reference.json")
-    describe_machine("onnxruntime").write(root / "machine.json")
     monkeypatch.setattr(stage, "subprocess", Namespace(run=started.append))
-    places = samples.folder, reference, root / "machine.json", root / "validation.json", root / "examples"
-    stage.validate(Params.read(), "int8", stage.ValidatePaths(ENGINE, CONVERTED, *places))
+    paths = stage.ValidatePaths(**{name: Path(path) for name, path in TO_VALIDATE.items()})
+    stage.validate(Params.read(), "int8", paths)
     assert started == [[sys.executable, "-m", "enginewright.cli", "cure", ENGINE]] * asked

@@ -174,6 +174,9 @@ def of_texts(changes):
         ({"build.tensorrt.hardware_compatibility": "all"}, "build.tensorrt.hardware_compatibility: input should be"),
         ({"build.tf32": "maybe"}, "build.tf32: input should be a valid boolean"),
         ({"inference.thread": 1}, "inference.thread is not a parameter; did you mean 'threads'?"),
+        ({"build.tensorrt.weights": "outside"}, "build.tensorrt.weights: input should be 'inside' or 'stripped'"),
+        ({"inference.weights_on_gpu_mb": "most"}, "inference.weights_on_gpu_mb: most is none of auto, all"),
+        ({"inference.weights_on_gpu_mb": -1}, "inference.weights_on_gpu_mb: -1 is none of auto, all"),
         # Time-outs.
         ({"timeouts.biuld": 60}, "timeouts.biuld: input should be 'samples', "),
         ({"timeouts.build": 0}, "timeouts.build: input should be greater than 0, got 0"),

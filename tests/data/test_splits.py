@@ -47,7 +47,7 @@ def test_all_images_may_be_used(samples_params):
 
 
 def test_too_few_images_are_refused_with_the_sums(samples_params):
-    images, sums = r"^samples\.source: data/pets has 11 images, ", r"\(validation 5, training 4, calibration 3\)"
+    images, sums = r"^samples\.source: data/pets has 11 samples, ", r"\(validation 5, training 4, calibration 3\)"
     message = rf"{images}but params\.yaml asks for 12 {sums}"
     with pytest.raises(EnginewrightError, match=message):
         split(11, samples_params())

@@ -15,8 +15,9 @@ from support.warm_python import warm_python
 from enginewright.core.params.precisions import Keep
 from enginewright.engine.build import DescribedGraph, build_engine
 from enginewright.engine.machine import target_of
+from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import describe_machine
-from enginewright.engine.tools import write_comparison
+from enginewright.engine.tools import comparison_script, write_comparison
 from enginewright.graph.onnx_file import save_graph
 from enginewright.precision.cast import cast
 
@@ -89,13 +90,15 @@ def test_there_is_no_script_where_polygraphy_has_no_such_runtime(built_by):
 
 
 @pytest.mark.parametrize("in_python", [False, True], ids=["not installed", "in python3's packages"])
-def test_without_polygraphy_on_the_path(built_by, tmp_path, in_python):
+def test_without_polygraphy_on_the_path(built, onnx_of, tmp_path, in_python):
     """pip may install it where the PATH does not lead."""
+    record = EngineRecord.read(built / "engine.json")
+    (tmp_path / "polygraphy.sh").write_text(comparison_script(record, onnx_of["fp32"], tmp_path))
     for tool in ("dirname", "mktemp", "rm"):
         (tmp_path / tool).symlink_to(Path(shutil.which(tool)))
     (tmp_path / "python3").write_text(f"#!{shutil.which('bash')}\n{'echo $*' if in_python else 'exit 1'}\n")
     (tmp_path / "python3").chmod(0o755)
-    command = [shutil.which("bash"), built_by("onnxruntime") / "polygraphy.sh"]
+    command = [shutil.which("bash"), tmp_path / "polygraphy.sh"]
     done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     if in_python:
         assert (done.returncode, done.stdout.count("from polygraphy.tools import main; sys.exit(main()) run ")) == (

@@ -1,3 +1,4 @@
+import os
 import re
 from types import SimpleNamespace
 
@@ -28,6 +29,29 @@ def without_gpu(monkeypatch):
 def test_auto_is_openvino_without_a_gpu(without_gpu):
     here = describe_machine("auto")
     assert (here.runtime, here.device, here.device_name) == ("openvino", "cpu", find_cpu().device_name)
+
+
+CLOCKS = "echo GPU MinFreq=918000000 MaxFreq={} CurrentFreq=918000000"
+
+
+@pytest.mark.parametrize(
+    ("mode", "clocks", "said"),
+    [
+        ("echo NV Power Mode: MODE_15W; echo 2", CLOCKS.format(1224000000), "power mode MODE_15W, clocks not fixed"),
+        ("echo NV Power Mode: MAXN", CLOCKS.format(918000000), "power mode MAXN, clocks fixed"),
+        ("echo NV Power Mode: MAXN", "echo 'Error: run it as root' >&2; exit 1", "power mode MAXN"),
+        (None, None, ""),
+    ],
+)
+def test_how_a_jetson_is_set_is_part_of_the_machine(mode, clocks, said, without_gpu, tmp_path, monkeypatch):
+    for name, text in {"nvpmodel": mode, "jetson_clocks": clocks}.items():
+        if text:
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    here = describe_machine("auto")
+    assert here.power == said
+    assert here.in_words().endswith(f"cores, {said}" if said else "cores")
 
 
 def test_auto_is_onnxruntime_on_a_gpu(with_gpu):

@@ -282,6 +282,9 @@ def test_trtexec_loads_the_plugins_of_the_engine_in_the_way_that_they_are_made_f
         ({"tiling_optimization_level": "fast"}, "--tilingOptimizationLevel=1"),
         ({"tiling_optimization_level": "full"}, "--tilingOptimizationLevel=3"),
         ({"max_aux_streams": 0}, "--maxAuxStreams=0"),
+        ({"weights": "stripped"}, "--stripWeights"),
+        ({"refit": True}, "--refit"),
+        ({"streaming": True}, "--allowWeightStreaming"),
     ],
 )
 def test_an_option_of_the_build_is_passed_on_only_if_it_was_used(record_of, arrived, kind, options, flag):
@@ -289,6 +292,26 @@ def test_an_option_of_the_build_is_passed_on_only_if_it_was_used(record_of, arri
     plain, _ = arrived(record_of(kind))
     assert flag in chosen
     assert flag not in plain
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_engines_get_the_weights_that_they_lack_and_stream_them(record_of, arrived, kind):
+    """trtexec refits only where it is told that the plan can be refitted, and streams only where it is allowed."""
+    _, timing = arrived(record_of(kind, weights="stripped", streaming=True), onnx="../the model.onnx")
+    assert {"--refit", "--refitFromOnnx=../the model.onnx"} <= set(timing)
+    assert {"--allowWeightStreaming", "--weightStreamingBudget=-1"} <= set(timing)
+    _, timing = arrived(record_of(kind, streaming=True, refit=True), WEIGHTS_ON_GPU="20%")
+    assert "--weightStreamingBudget=20%" in timing
+    assert not [flag for flag in timing if "efit" in flag]
+
+
+def test_an_older_trtexec_cannot_put_weights_in(record_of):
+    record = record_of("tensorrt 10", weights="stripped")
+    target = record.target.model_copy(update={"runtime_version": "10.3.0"})
+    script = reproduce_script(record.model_copy(update={"target": target}), "model.onnx")
+    assert "TensorRT v100300" in script
+    assert 'fail "trtexec of 10.3.0 cannot put weights into a plan that has none: 10.14 and newer can' in script
+    assert "cannot put weights" not in reproduce_script(record, "model.onnx")
 
 
 @pytest.mark.parametrize("kind", ["tensorrt 10", "tensorrt 11"])

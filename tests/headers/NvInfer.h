@@ -64,6 +64,20 @@ public:
     IRuntimeConfig* createRuntimeConfig() noexcept;
     IExecutionContext* createExecutionContext() noexcept;
     IExecutionContext* createExecutionContext(IRuntimeConfig* settings) noexcept;
+    int64_t getStreamableWeightsSize() const noexcept;
+    int64_t getDeviceMemorySizeV2() const noexcept;
+    int64_t getWeightStreamingScratchMemorySize() const noexcept;
+    bool setWeightStreamingBudgetV2(int64_t gpuMemoryBudget) noexcept;
+    bool lacksWeights{false}; // of simulated.cpp
+};
+
+class IRefitter
+{
+public:
+    virtual ~IRefitter() noexcept = default;
+    bool refitCudaEngine() noexcept;
+    ICudaEngine* engine{nullptr}; // of simulated.cpp, as the next one
+    bool hasWeights{false};
 };
 
 class IPluginRegistry
@@ -82,6 +96,7 @@ public:
 };
 
 IRuntime* createInferRuntime(ILogger& logger) noexcept;
+IRefitter* createInferRefitter(ICudaEngine& engine, ILogger& logger) noexcept;
 
 } // namespace nvinfer1
 

@@ -12,6 +12,7 @@ constexpr unsigned int cudaStreamNonBlocking = 1;
 
 char const* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaMalloc(void** address, std::size_t size);
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total);
 cudaError_t cudaFree(void* address);
 cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t count, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags);

@@ -3,12 +3,13 @@
 // happens at each launch of its graph, and not before. Instead of scores, an engine returns a 1 for the class that is
 // the first number of an image. For texts it returns the sum of the tokens, twice that and minus half of that. What
 // happened is written to stderr at the end.
-#include "NvInfer.h"
+#include "NvOnnxParser.h"
 
 #include <dlfcn.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -75,9 +76,28 @@ ICudaEngine* IRuntime::deserializeCudaEngine(void const* plan, std::size_t size)
     bool const hasHostCode = content.find("\"version_compatible\": true") != std::string::npos;
     bool const hasPlugins = content.find("\"plugins\": []") == std::string::npos;
     bool const lacksPlugins = hasPlugins && std::getenv("SIMULATED_PLUGINS") == nullptr;
-    return (hasHostCode && !hostCodeAllowed) || lacksPlugins ? nullptr : new ICudaEngine;
+    auto* engine = (hasHostCode && !hostCodeAllowed) || lacksPlugins ? nullptr : new ICudaEngine;
+    if (engine)
+        engine->lacksWeights = content.find("\"refit\": \"\"") == std::string::npos;
+    return engine;
 }
-IExecutionContext* ICudaEngine::createExecutionContext() noexcept { return new IExecutionContext; }
+IExecutionContext* ICudaEngine::createExecutionContext() noexcept
+{
+    return lacksWeights ? nullptr : new IExecutionContext;
+}
+IRefitter* createInferRefitter(ICudaEngine& engine, ILogger&) noexcept
+{
+    auto* refitter = new IRefitter;
+    return refitter->engine = &engine, refitter;
+}
+bool IRefitter::refitCudaEngine() noexcept { return engine->lacksWeights = !hasWeights, hasWeights; }
+int64_t ICudaEngine::getStreamableWeightsSize() const noexcept { return 4000; }
+int64_t ICudaEngine::getDeviceMemorySizeV2() const noexcept { return 500; }
+int64_t ICudaEngine::getWeightStreamingScratchMemorySize() const noexcept { return 100; }
+bool ICudaEngine::setWeightStreamingBudgetV2(int64_t gpuMemoryBudget) noexcept
+{
+    return std::cerr << gpuMemoryBudget << " bytes of weights on the GPU, ", true;
+}
 // The engine has two profiles: batches of 2 to 8, tuned for 4, and of 2. A change of the profile forgets the shapes.
 int32_t ICudaEngine::getNbOptimizationProfiles() const noexcept { return 2; }
 Dims ICudaEngine::getProfileShape(char const*, int32_t profile, OptProfileSelector select) const noexcept
@@ -111,6 +131,21 @@ bool IExecutionContext::enqueueV3(cudaStream_t) noexcept
 
 } // namespace nvinfer1
 
+namespace nvonnxparser
+{
+
+IParserRefitter* createParserRefitter(nvinfer1::IRefitter& refitter, nvinfer1::ILogger&) noexcept
+{
+    auto* parser = new IParserRefitter;
+    return parser->refitter = &refitter, parser;
+}
+bool IParserRefitter::refitFromFile(char const* path) noexcept
+{
+    return refitter->hasWeights = std::ifstream(path).good();
+}
+
+} // namespace nvonnxparser
+
 extern "C" nvinfer1::IPluginRegistry* getPluginRegistry() noexcept
 {
     static nvinfer1::IPluginRegistry registry;
@@ -120,6 +155,7 @@ extern "C" bool initLibNvInferPlugins(void*, char const*) { return true; }
 
 char const* cudaGetErrorString(cudaError_t) { return "an error"; }
 cudaError_t cudaMalloc(void** address, std::size_t size) { return *address = ::operator new(size), cudaSuccess; }
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = 2000, *total = 9000, cudaSuccess; }
 cudaError_t cudaFree(void* address) { return ::operator delete(address), cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t count, cudaMemcpyKind, cudaStream_t)
 {

@@ -8,6 +8,8 @@ from enginewright.core.params.build import Range
 from enginewright.core.params.samples import Preprocessing
 from enginewright.data.preprocessing import normalize
 from enginewright.data.sample_set import MANIFEST, Manifest, Sample, SampleSet, input_file
+from enginewright.data.sources.arrays import ImageArray
+from enginewright.data.splits import write_uncropped
 from enginewright.measure.examples import doubt_about_preparation
 from enginewright.tasks.choose import task_of
 
@@ -31,9 +33,23 @@ def images_of(how, folder):
     pixels = rng.integers(0, 256, (COUNT, 3, 4, 4)).astype(np.uint8)
     pixels[:, 0] = IN_SHADES[labels].astype(np.uint8)[:, None, None]
     if how.color == "grey":
-        pixels = pixels[:, :1]
-    pixels = pixels[:, ::-1] if how.color == "bgr" else pixels
-    np.save(folder / input_file(0), pixels.transpose(0, 2, 3, 1) if how.layout == "nhwc" else pixels)
+        pixels = pixels[:, [0, 0, 0]]
+    return written(pixels.transpose(0, 2, 3, 1), labels, how, folder)
+
+
+def lines_of(how, folder):
+    """Write images of 40 by 60 pixels whose class is where a white line stands."""
+    labels = np.arange(COUNT) % CLASSES
+    images = np.zeros((COUNT, 40, 60, 3), np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[:, 16 + 4 * label] = 255
+    return written(images, labels, how, folder)
+
+
+def written(images, labels, how, folder):
+    source = ImageArray("given", images, labels.tolist(), ())
+    np.save(folder / input_file(0), np.stack([source.prepare(number, how).pixels for number in range(COUNT)]))
+    write_uncropped(source, range(COUNT), folder)
     manifest = Manifest(
         task="classification",
         source="data/images/shades",
@@ -63,6 +79,24 @@ class Trained:
         return {"scores": -np.abs(self.red(feeds["input"])[:, None] - self.known)}
 
 
+class KnowsColumns:
+    """A model that knows in which column a line stands as `how` prepares images: the nearest one is the answer."""
+
+    def __init__(self, how, folder, only=False):
+        samples = lines_of(how, folder)
+        self.shape, self.only = how.shape, only
+        self.known = self.columns(samples.read_at(np.arange(CLASSES))["input"])
+
+    def columns(self, images):
+        bright = images.mean(1)
+        return bright.mean(1).argmax(1) + 1000 * (bright.max(2) > 0).mean(1)  # and whether it is as long as the image
+
+    def __call__(self, feeds):
+        if self.only and feeds["input"].shape[1:] != self.shape:
+            raise EnginewrightError("of one size")
+        return {"scores": -np.abs(self.columns(feeds["input"])[:, None] - self.known).astype(np.float32)}
+
+
 def doubted(model, samples, sizes=SIZES):
     outputs = model({"input": samples.read_at(np.arange(len(samples)))["input"]})
     task = task_of("classification", None, samples.manifest.class_names)
@@ -89,6 +123,26 @@ def test_the_way_that_the_model_knows_is_named_with_its_accuracy(tmp_path, train
     said = doubted(Trained(trained), images_of(given, tmp_path))
     assert said.startswith("PyTorch is right for ")
     assert f" of 64 images; with {told} it would be right for 100.0%: check samples.preprocessing" in said
+
+
+MARGIN, NONE = {"resize": 36, "crop": 32}, {"resize": 32, "crop": 32}
+STRETCH = {"resize_mode": "stretch"}
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "only", "told"),
+    [
+        (NONE | STRETCH, MARGIN, True, "resize 32 and resize_mode stretch"),
+        (MARGIN, NONE | STRETCH, True, "resize 36 and resize_mode shorter_side"),
+        (NONE | {"resize_mode": "pad"}, MARGIN, True, "resize 32 and resize_mode pad"),
+        (MARGIN, {"resize": 256, "crop": 224}, False, "resize 36 and crop 32"),
+        (NONE | STRETCH, {"resize": 256, "crop": 224}, False, "resize 32, resize_mode stretch and crop 32"),
+    ],
+)
+def test_the_crop_that_the_model_knows_is_named(tmp_path, trained, given, only, told):
+    model = KnowsColumns(way(**trained), tmp_path, only)
+    said = doubted(model, lines_of(way(**given), tmp_path))
+    assert f" of 64 images; with {told} it would be right for 100.0%: check samples.preprocessing" in (said or "")
 
 
 def test_a_model_that_is_mostly_right_pays_nothing(tmp_path):

@@ -84,16 +84,16 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
         (
             "enginewright/tasks/regression.py",
             CODE,
-            {"weights", "export", "reference", "search", "mix", "validate", "trace", "machine"},
+            {"weights", "export", "reference", "search", "convert", "mix", "validate", "trace", "machine"},
         ),
-        ("enginewright/precision/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
+        ("enginewright/precision/quantize.py", CODE, {"simplify", "calibrate", "rescue", "search", "mix", "convert"}),
         ("enginewright/core/params/model.py", CODE, ALL),
         ("enginewright/measure/contenders.py", CODE, {"benchmark", "race"}),
         ("enginewright/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
         ("enginewright/engine/runtimes/tensorrt.py", CODE, set()),
         ("enginewright/pipeline/report.py", CODE, {"report", "gate"}),
         ("enginewright/pipeline/weights.py", CODE, {"weights"}),
-        ("enginewright/pipeline/ranges.py", CODE, {"simplify", "calibrate"}),
+        ("enginewright/pipeline/ranges.py", CODE, {"simplify", "calibrate", "rescue"}),
         ("stages/__main__.py", CODE, ALL),
     ],
 )
@@ -127,7 +127,7 @@ def test_the_users_model_counts_where_it_is_run(copy):
 def test_the_users_task_counts_where_answers_are_judged(copy):
     before, after = (code_of_stages(OPENVINO, {}, task, copy) for task in ({}, {"signs.py": "a hash"}))
     changed = {stage for stage in ALL if before[stage] != after[stage]}
-    assert changed == {"weights", "export", "reference", "search", "mix", "validate", "trace", "machine"}
+    assert changed == {"weights", "export", "reference", "search", "convert", "mix", "validate", "trace", "machine"}
 
 
 def test_what_was_read_is_kept_by_content(copy):

@@ -8,6 +8,7 @@ import pytest
 from dvc.repo import Repo
 from support.paths import ROOT
 
+from enginewright.core.facts import HALVES
 from enginewright.pipeline.dependencies import OF_PRECISION, OF_STAGE
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -44,7 +45,15 @@ DEPENDENTS = {
     "precisions.int8.thresholds.cosine": AFTER_RESCUE,
     "search.int8.seconds": AFTER_RESCUE,
     "search.int8.cure": {"validate@int8"} | ENDS,
-    "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
+    "precisions.bf16.thresholds.cosine": {
+        "convert@bf16",
+        "build@bf16",
+        "validate@bf16",
+        "benchmark@bf16",
+        "trace@bf16",
+        "race",
+    }
+    | ENDS,
     "build.profile.batch.opt": each("build") | RACES | ENDS,
     "build.pixels": each("convert", "build") | RACES | ENDS,
     "build.profiles": each("build") | RACES | ENDS,
@@ -94,6 +103,7 @@ def files_with(parameter):
         f"artifacts/parameters/{name}.json"
         for stage, places in (OF_STAGE | OF_PRECISION).items()
         for name in names[stage]
+        for key in [name.partition("/")[2]]
         for place in places
-        if f"{parameter}.".startswith(f"{place.format(key=name.partition('/')[2], floating='')}.")
+        if f"{parameter}.".startswith(f"{place.format(key=key, halves=key if key in HALVES else '', floating='')}.")
     }

@@ -289,7 +289,9 @@ def test_a_stage_lists_exactly_the_parameters_that_it_reads(name):
     read = {part for place in found for part in USED_PARTS.get((name, place), {place})}
     if name == "convert":
         read.add("precisions.${key}.from")  # dvc.yaml itself reads it, to choose the dependency
-    places = (place.format(key="${key}", floating="${item.floating}") for place in PLACES.get(name, ()))
+    places = (
+        place.format(key="${key}", halves="${key}", floating="${item.floating}") for place in PLACES.get(name, ())
+    )
     listed = {each for place in places for each in single(place)}
     assert listed == {each for place in read for each in single(place)}
 

@@ -27,6 +27,15 @@ def test_kept_nodes_stay_in_float32(tiny_onnx, precision, kept):
     assert kept_in_float32(cast(tiny_onnx, precision, KEEPS_CONVOLUTIONS[kept])) == ["conv1", "conv2"]
 
 
+def test_a_node_whose_name_begins_like_that_of_a_kept_one_is_not_kept(tmp_path):
+    constants = {"v": np.eye(4, dtype=np.float32), "w": np.eye(4, dtype=np.float32)}
+    nodes = "[mul] a = MatMul (input, v) [mul_1] y = MatMul (a, w)"
+    onnx.save(
+        model_of_text(f"g (float[1,4] input) => (float[1,4] y) {{ {nodes} }}", constants), tmp_path / "model.onnx"
+    )
+    assert kept_in_float32(cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING.naming(["mul"]))) == ["mul"]
+
+
 @pytest.mark.parametrize(("precision", "low"), [("fp16", TensorProto.FLOAT16), ("bf16", TensorProto.BFLOAT16)])
 def test_half_precision_is_inside_and_inputs_and_outputs_stay_float32(tiny_onnx, precision, low):
     model = cast(tiny_onnx, precision, KEEP_NOTHING)

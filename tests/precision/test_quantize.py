@@ -52,6 +52,11 @@ def int8(tiny_onnx):
     return quantize(tiny_onnx, "int8", AMAX, KEEP_NOTHING, rest="fp32")
 
 
+def test_the_beginning_of_a_name_keeps_nothing(tiny_onnx, int8):
+    kept = quantize(tiny_onnx, "int8", AMAX, KEEP_NOTHING.naming(["conv"]), rest="fp32")
+    assert quantized_inputs(kept) == quantized_inputs(int8)
+
+
 def quantized_where_all_have_ranges(path, keep=KEEP_NOTHING, rest="fp32"):
     source = onnx.load(path)
     return quantized_activations(quantize(path, "int8", dict.fromkeys(activations(source), 1.0), keep, rest), source)

@@ -34,9 +34,10 @@ def environment(version: str, failure: str = "", **more: str) -> dict[str, str]:
 def failing(what: str) -> bool:
     """Tell whether SIMULATED_FAILURE, a list with commas, asks for this failure.
 
-    TensorRT: build_none, slow_build, no_lean_runtime, tiling_refused, cache_refused,
+    TensorRT: build_none, few_kernels (beside the weights), slow_build, no_lean_runtime, tiling_refused, cache_refused,
     out_of_memory_build, deserialize_none, out_of_memory_run, profile_refused, wrong_shape, unwritten_output,
-    execute_false, beyond_tuned (as 10.6 in bf16 and fp8), not_capturable, wrong_sums,
+    execute_false, beyond_tuned (as 10.6 in bf16 and fp8), not_capturable, not_refitted, bias_lost, budget_refused,
+    wrong_sums,
     slow_untuned (not at optimization level 4, nor without auxiliary streams), wrong_tuned (in the latter case).
     Torch-TensorRT: other_torch, not_converted.
     CUDA: no_driver, no_device, old_driver, or the name of any function. NVML: no_nvml, hidden_processes, throttled.

@@ -419,6 +419,63 @@ def test_a_version_compatible_plan_needs_the_lean_runtime_or_leaves_it_out(tiny_
     assert build(tiny_onnx, log, change=lambda config: [*map(config.set_flag, wanted)])
 
 
+def refitted(plan, log, onnx_path):
+    """Put weights into an engine, and return it and whether each of the two steps succeeded."""
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    refitter = trt.Refitter(engine, log)
+    parser = trt.OnnxParserRefitter(refitter, log)
+    return engine, parser.refit_from_file(str(onnx_path)), refitter.refit_cuda_engine()
+
+
+@pytest.mark.parametrize("flags", [("STRIP_PLAN",), ("STRIP_PLAN", "REFIT"), ("REFIT",)], ids=" ".join)
+def test_weights_can_be_put_in_if_the_builder_was_told_so(flags, tiny_onnx, tmp_path, log, device, plan):
+    made = build(tiny_onnx, log, change=lambda config: [config.set_flag(getattr(trt.BuilderFlag, f)) for f in flags])
+    weights = onnx.load(tiny_onnx).graph.initializer[0].raw_data
+    assert (weights in bytes(made)) == ("STRIP_PLAN" not in flags)
+    assert (made.nbytes > plan.nbytes + 10_000) == ("STRIP_PLAN" in flags)  # kernels outweigh such small weights
+    meant = run_graph(open_as_written(onnx.load(tiny_onnx)), {"input": images(4)})["logits"]
+    _, as_built = execute(made, log, images(4), device)
+    assert np.array_equal(as_built, meant) == ("STRIP_PLAN" not in flags)
+    engine, read, put_in = refitted(made, log, tiny_onnx)
+    assert (engine.refittable, read, put_in) == (True, True, True)
+    settings = engine.create_serialization_config()
+    settings.clear_flag(trt.SerializationFlag.EXCLUDE_WEIGHTS)
+    whole = engine.serialize_with_config(settings)
+    assert np.array_equal(execute(whole, log, images(4), device)[1], meant)
+    other = onnx.load(tiny_onnx)
+    other.graph.initializer[0].name = other.graph.node[0].input[1] = "renamed"
+    onnx.save(other, tmp_path / "other.onnx")
+    _, read, put_in = refitted(made, log, tmp_path / "other.onnx")
+    assert (read, put_in) == (False, False)
+    with pytest.raises(TypeError):
+        trt.Refitter(trt.Runtime(log).deserialize_cuda_engine(plan), log)
+
+
+def test_streamed_weights_take_as_much_of_the_device_as_the_budget_says(tiny_onnx, log, monkeypatch, plan):
+    flag = trt.BuilderFlag.WEIGHT_STREAMING
+    streamed = build(tiny_onnx, log, change=lambda config: config.set_flag(flag))
+    assert trt.Runtime(log).deserialize_cuda_engine(plan).streamable_weights_size == 0
+    engine = trt.Runtime(log).deserialize_cuda_engine(streamed)
+    size = engine.streamable_weights_size
+    assert size == engine.weight_streaming_budget_v2 > 30_000
+    monkeypatch.setenv("SIMULATED_MEMORY", str(size // 2))
+    engine.weight_streaming_budget_v2 = size
+    assert "out of memory" in log.errors()
+    engine.weight_streaming_budget_v2 = 0
+    assert engine.device_memory_size_v2 > engine.weight_streaming_scratch_memory_size > 0
+    monkeypatch.delenv("SIMULATED_MEMORY")
+    context = engine.create_execution_context()
+    engine.weight_streaming_budget_v2 = 100
+    assert engine.weight_streaming_budget_v2 == 0  # there is a context
+    del context
+    engine.weight_streaming_budget_v2 = 100
+    assert engine.weight_streaming_budget_v2 == 100
+    monkeypatch.setattr(cudart, "cudaMemGetInfo", lambda: (0, 3 << 30, 4 << 30))
+    monkeypatch.setattr(type(engine), "streamable_weights_size", 1 << 40)
+    monkeypatch.setattr(engine, "_streamable", 1 << 40)
+    assert engine.get_weight_streaming_automatic_budget() < 0  # the bindings return 32 bits
+
+
 def test_an_engine_describes_its_tensors_and_profile(plan, log):
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]

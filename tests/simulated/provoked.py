@@ -21,10 +21,12 @@ import onnx
 import pytest
 import tensorrt as trt
 import torch
+from onnx import numpy_helper
 from support.builds import build_apart, building_here
 from support.errors import error_of
 from support.plugins import plugin_library, run_once
 
+from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.core.params.build import InferenceParams, Range
@@ -38,6 +40,7 @@ from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt_library import read_timing_cache
+from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE, open_as_written, run_graph
 from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import count_nodes, load_graph, save_graph
@@ -666,6 +669,143 @@ def test_every_choice_reaches_the_builder(make):
 def answers(folder, gpu, images, inference=PLAIN):
     with open_engine(folder, gpu, inference) as engine:
         return engine.run({"input": images})["logits"]
+
+
+@pytest.mark.parametrize(("refit", "inference"), [(False, PLAIN), (True, REPLAYED)], ids=["identical", "any"])
+def test_a_stripped_engine_takes_its_weights_from_its_graph(make, gpu, images, tiny_onnx, fail, refit, inference):
+    fail("few_kernels")
+    whole, folder = make("whole"), make(weights="stripped", refit=refit)
+    record, full = (EngineRecord.read(each / "engine.json") for each in (folder, whole))
+    assert plan_settings(folder)["refit"] == ("REFIT" if refit else "REFIT_IDENTICAL")
+    assert (record.bytes < full.bytes, record.onnx_bytes) == (True, tiny_onnx.stat().st_size)
+    assert record.weights == {"model.onnx": sha256(tiny_onnx)}
+    assert "model.onnx" not in record.files
+    assert (" of weights" in record.size_in_words, " of weights" in full.size_in_words) == (True, False)
+    assert record.executed == full.executed
+    assert np.array_equal(answers(folder, gpu, images, inference), answers(whole, gpu, images, inference))
+    beside = folder.with_name("bundle") / "engine"
+    folder.rename(beside.parent)
+    beside.mkdir()
+    for name in ("engine.plan", "engine.json"):  # as in a bundle, where the graph is beside the engine's folder
+        (beside.parent / name).rename(beside / name)
+    assert np.array_equal(answers(beside, gpu, images), answers(whole, gpu, images))
+
+
+@pytest.mark.parametrize("way", ["missing", "other"])
+def test_a_stripped_engine_without_its_weights_says_what_is_missing(make, gpu, tiny_onnx, fail, way):
+    fail("few_kernels")
+    folder = make(weights="stripped")
+    graph = folder / "model.onnx"
+    graph.unlink() if way == "missing" else graph.write_bytes(tiny_onnx.read_bytes() + b" ")
+    assert describe_engine(folder)
+    sentence = refusal(lambda: open_engine(folder, gpu, PLAIN))
+    state = "is missing" if way == "missing" else "has another hash than engine.json says"
+    assert f"{graph}, which has them, {state}: put the file there that has sha256 {sha256(tiny_onnx)[:12]}" in sentence
+
+
+def test_weights_that_do_not_arrive_are_a_sentence(make, gpu, fail):
+    fail("few_kernels")
+    folder = make(weights="stripped")
+    fail("not_refitted")
+    assert refusal(lambda: open_engine(folder, gpu, PLAIN)) == (
+        f"TensorRT cannot take the weights of {folder / 'model.onnx'}: IRefitter::refitCudaEngine: Error Code 4: API "
+        "Usage Error (missing weights)"
+    )
+
+
+@pytest.mark.parametrize("mb", ["auto", "all", 0, 1_000_000])
+def test_weights_are_streamed_where_they_do_not_fit(make, gpu, images, monkeypatch, capfd, mb):
+    """The memory holds the buffers and half of the weights."""
+    whole, folder = make("whole"), make(streaming=True)
+    wanted, inference = answers(whole, gpu, images), PLAIN.model_copy(update={"weights_on_gpu_mb": mb})
+    capfd.readouterr()
+    assert np.array_equal(answers(folder, gpu, images, inference), wanted)
+    assert ("of weights stay on the GPU" in capfd.readouterr().err) == (mb == 0)
+    monkeypatch.setenv("SIMULATED_MEMORY", "50000")
+    monkeypatch.setattr("enginewright.engine.gpu.LEAST_MEMORY", 0)
+    assert "out of memory" in refusal(lambda: open_engine(whole, gpu, PLAIN))
+    gc.collect()
+    if mb in ("auto", 0):
+        assert np.array_equal(answers(folder, gpu, images, inference), wanted)
+        assert "the others are streamed (inference.weights_on_gpu_mb)" in capfd.readouterr().err
+    else:
+        assert "out of memory" in refusal(lambda: open_engine(folder, gpu, inference))
+
+
+def test_a_budget_that_tensorrt_refuses_is_a_sentence(make, gpu, fail):
+    folder = make(streaming=True)
+    fail("budget_refused")
+    sentence = refusal(lambda: open_engine(folder, gpu, PLAIN.model_copy(update={"weights_on_gpu_mb": 0})))
+    assert sentence.startswith("TensorRT refuses inference.weights_on_gpu_mb 0: ")
+
+
+@pytest.fixture
+def tuned_onnx(tiny_onnx, tmp_path):
+    """The tiny graph with other weights."""
+    model = load_graph(tiny_onnx)
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 1.1 + 0.01, tensor.name))
+    save_graph(model, tmp_path / "tuned.onnx")
+    return tmp_path / "tuned.onnx"
+
+
+@pytest.fixture
+def refittable(make, images, tiny_onnx):
+    def made(**options):
+        folder = make(**{"refit": True} | options)
+        write_comparison(EngineRecord.read(folder / "engine.json"), tiny_onnx, [{"input": images}], folder)
+        return folder
+
+    return made
+
+
+@pytest.mark.parametrize("weights", ["inside", "stripped"])
+def test_other_weights_are_put_into_an_engine(refittable, gpu, images, tuned_onnx, tmp_path, fail, weights):
+    fail("few_kernels")
+    folder, out = refittable(weights=weights), tmp_path / "deeper" / "tuned"
+    out.parent.mkdir()
+    assert "cosine 1.000000" in refit_engine(folder, tuned_onnx, out)
+    meant = run_graph(open_as_written(tuned_onnx), {"input": images})["logits"]
+    assert np.array_equal(answers(out, gpu, images), meant)
+    assert not np.allclose(answers(folder, gpu, images), meant)
+    old, new = (EngineRecord.read(each / "engine.json") for each in (folder, out))
+    assert (new.onnx_sha256, new.bytes, new.graph_sha256) == (sha256(tuned_onnx), old.bytes, old.graph_sha256)
+    assert "--onnx=../../tuned.onnx" in (out / "reproduce.sh").read_text()
+    assert (out / "polygraphy.sh").exists() == (weights == "inside")
+    assert "cosine 1.000000" in refit_engine(out, tuned_onnx, tmp_path / "again")
+
+
+def test_an_engine_that_loses_a_bias_when_it_is_refitted_is_refused(refittable, tuned_onnx, tmp_path, fail):
+    folder = refittable()
+    fail("bias_lost")
+    sentence = refusal(lambda: refit_engine(folder, tuned_onnx, tmp_path / "out"))
+    assert "does not compute what that graph means: its cosine is 0.9" in sentence
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "words"),
+    [
+        ({"refit": False}, None, "takes no other weights: set build.tensorrt.refit to true"),
+        ({}, "node", "is not the graph of .* with other weights"),
+        ({}, "shape", "is not the graph of .* with other weights"),
+        ({}, "out", "exists already: give another folder with --out"),
+        ({}, "inputs", "inputs.json is missing, whose samples show whether weights arrive"),
+    ],
+)
+def test_weights_that_cannot_be_put_in_are_a_sentence(refittable, tuned_onnx, tmp_path, options, change, words):
+    folder, model = refittable(**options), load_graph(tuned_onnx)
+    if change == "node":
+        model.graph.node[1].op_type = "Sigmoid"
+    if change == "shape":
+        weights = next(each for each in model.graph.initializer if each.name == "w3")
+        weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights)[:8], "w3"))
+    if change == "out":
+        (tmp_path / "out").mkdir()
+    if change == "inputs":
+        (folder / "inputs.json").unlink()
+    onnx.save(model, tuned_onnx)
+    assert re.search(words, refusal(lambda: refit_engine(folder, tuned_onnx, tmp_path / "out")))
 
 
 @pytest.mark.skipif(not HAS_TILING, reason="came with TensorRT 10.8")

@@ -37,7 +37,9 @@ trt = load_bindings(os.environ["SIMULATED_TENSORRT"])
 __version__ = trt.__version__
 
 MAGIC, CACHE_MAGIC = b"ftrt", b"timings"
-KERNELS = 250_000  # bytes of a plan beside its weights: 275,300 in fp16 for a tiny network (seen with 10.6 on an H200)
+# A plan holds kernels beside weights, and a stripped one more than that. Of a tiny network the stripped plan is the
+# larger one: in fp16 316,844 bytes and 275,300, in int8 577,372 and 297,484 (seen with 10.6 on an H200).
+KERNELS, KERNELS_OF_STRIPPED = 250_000, 310_000
 DTYPES = {
     TensorProto.FLOAT: trt.DataType.FLOAT,
     TensorProto.DOUBLE: trt.DataType.FLOAT,  # TensorRT has no double, and says nothing
@@ -443,8 +445,13 @@ class Builder(Simulated, real=trt.Builder):
             "hardware_compatibility": config.hardware_compatibility_level.name,
             "limits": {pool.name: size for pool, size in config._limits.items()},
             "plugins": sorted(network._plugins),
+            "refit": _refit_mode(config),
+            "stripped": config.get_flag(trt.BuilderFlag.STRIP_PLAN),
+            "streaming": config.get_flag(trt.BuilderFlag.WEIGHT_STREAMING),
         }
         content = _with_wrong_sums(parser._content) if failing("wrong_sums") else parser._content
+        if config.get_flag(trt.BuilderFlag.STRIP_PLAN):
+            content = _without_weights(content)
         if config._cache:
             layers = describe_layers(onnx.load_model_from_string(parser._content), settings)
             level = config.builder_optimization_level  # another level tries other kernels
@@ -460,8 +467,30 @@ class Builder(Simulated, real=trt.Builder):
 
 
 def _plan_of(settings, content):
-    header = json.dumps(settings | {"kernels": KERNELS, "size": len(content)}).encode()
-    return IHostMemory._holding(MAGIC + len(header).to_bytes(4, "little") + header + bytes(KERNELS) + content)
+    kernels = KERNELS_OF_STRIPPED if settings["stripped"] and not failing("few_kernels") else KERNELS
+    header = json.dumps(settings | {"kernels": kernels, "size": len(content)}).encode()
+    return IHostMemory._holding(MAGIC + len(header).to_bytes(4, "little") + header + bytes(kernels) + content)
+
+
+def _refit_mode(config) -> str:
+    """Return how weights may be put in later: identical ones, if a plan is stripped and nothing else is said."""
+    flags = trt.BuilderFlag
+    if config.get_flag(flags.REFIT):
+        return "REFIT"
+    return "REFIT_IDENTICAL" if {flags.REFIT_IDENTICAL, flags.STRIP_PLAN} & config._flags else ""
+
+
+def _refittable(graph) -> list[onnx.TensorProto]:
+    """Return the weights that can be put in later. Shapes and indices are used while an engine is built."""
+    return [tensor for tensor in graph.initializer if DTYPES.get(tensor.data_type) in FLOATS]
+
+
+def _without_weights(content: bytes) -> bytes:
+    model = onnx.load_model_from_string(content)
+    for tensor in _refittable(model.graph):
+        for values in ("raw_data", "float_data", "int32_data"):
+            tensor.ClearField(values)
+    return model.SerializeToString()
 
 
 def _with_wrong_sums(content: bytes) -> bytes:
@@ -559,19 +588,27 @@ class Runtime(Simulated, real=trt.Runtime):
         if failing("deserialize_none"):
             return self._refuse("IRuntime::deserializeCudaEngine: Error Code 2: Internal Error (provoked)")
         model = onnx.load_model_from_string(content)
-        weights = _DeviceMemory(len(content))
+        for tensor in _refittable(model.graph) if settings["stripped"] else ():  # what is there until it is refitted
+            tensor.raw_data = b"\xa5" * _nbytes(tensor)
+        streamable = sum(map(_nbytes, _refittable(model.graph))) if settings["streaming"] else 0
+        on_device = len(content) if not settings["streaming"] else 0  # NvInfer.h: all weights are on the host then
+        weights = _DeviceMemory(on_device)
         if weights.address is None:
-            return self._refuse(*[line.format(len(content)) for line in OUT_OF_MEMORY])
+            return self._refuse(*[line.format(on_device) for line in OUT_OF_MEMORY])
         lacks_own = set(settings["plugins"]) - _registered_by_libraries()
         if lacks_own or (any(map(_is_plugin, model.graph.node)) and not _registry["plugins"]):
             why = "Cannot deserialize plugin since corresponding IPluginCreator not found in Plugin Registry"
             return self._refuse(f"{call} creator failed.{why})")
         state = {"model": model, "settings": settings, "logger": self._logger, "weights": weights}
-        return ICudaEngine._new(**state, contexts=weakref.WeakSet())
+        return ICudaEngine._new(**state, streamable=streamable, budget=streamable, contexts=weakref.WeakSet())
 
     def _refuse(self, *why):
         for line in why:
             self._logger.log(ERROR, line)
+
+
+def _nbytes(tensor: onnx.TensorProto) -> int:
+    return int(np.prod(tensor.dims)) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def _runs_plans_of(version: str) -> bool:
@@ -674,9 +711,59 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
     @property
     def device_memory_size_v2(self) -> int:
         """Return a size: the engine pretends that its scratch memory holds the largest input twice."""
-        return max(
+        largest = max(
             sum(8 * int(np.prod(high)) for _, _, high in profile.values()) for profile in self._settings["profiles"]
         )
+        return largest + self.weight_streaming_scratch_memory_size * (self._budget < self._streamable)
+
+    @property
+    def refittable(self) -> bool:
+        return bool(self._settings["refit"])
+
+    @property
+    def streamable_weights_size(self) -> int:
+        return self._streamable
+
+    @property
+    def weight_streaming_scratch_memory_size(self) -> int:
+        """Return a size: the engine pretends to stream pieces of 4 KiB, each while the last one is in use."""
+        return 2 * 4096 if self._streamable else 0
+
+    def get_weight_streaming_automatic_budget(self):
+        """Return what the bindings do of it: pyCore.cpp converts it to an int32_t."""
+        _, free, _ = cudart.cudaMemGetInfo()
+        return ctypes.c_int32(min(free, self._streamable)).value
+
+    @property
+    def weight_streaming_budget_v2(self) -> int:
+        return self._budget
+
+    @weight_streaming_budget_v2.setter
+    def weight_streaming_budget_v2(self, budget):
+        """NvInferRuntime.h: no budget below zero, and none while there are contexts. The bindings drop the answer."""
+        if failing("budget_refused") or budget < 0 or self._contexts:
+            why = "Parameter check failed, condition: gpuMemoryBudget >= 0 && no active contexts."
+            call = "ICudaEngine::setWeightStreamingBudgetV2"
+            return self._logger.log(ERROR, f"{call}: Error Code 3: API Usage Error ({why})")
+        self._budget = min(budget, self._streamable)
+        self._weights = None
+        self._weights = _DeviceMemory(self._budget)
+        if self._weights.address is None:
+            self._budget = self._streamable
+            for line in OUT_OF_MEMORY:
+                self._logger.log(ERROR, line.format(budget))
+
+    def create_serialization_config(self):
+        return ISerializationConfig._new(flags=set())
+
+    def serialize_with_config(self, config):
+        flags, settings = trt.SerializationFlag, dict(self._settings)
+        content, settings["stripped"] = self._model.SerializeToString(), False
+        if config.get_flag(flags.EXCLUDE_WEIGHTS):
+            content, settings["stripped"] = _without_weights(content), True
+        elif hasattr(flags, "INCLUDE_REFIT") and not config.get_flag(flags.INCLUDE_REFIT):
+            settings["refit"] = ""
+        return _plan_of(settings, content)
 
     def get_tensor_name(self, index):
         return list(self._tensors())[index]
@@ -730,6 +817,80 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
     @functools.cached_property
     def _session(self):
         return open_as_written(twin_of(self._model) or self._model)
+
+
+class ISerializationConfig(Simulated, real=trt.ISerializationConfig):
+    def set_flag(self, flag):
+        self._flags.add(flag)
+        return True
+
+    def clear_flag(self, flag):
+        self._flags.discard(flag)
+        return True
+
+    def get_flag(self, flag):
+        return flag in self._flags
+
+
+class Refitter(Simulated, real=trt.Refitter):
+    def __init__(self, engine, logger):
+        self._engine, self._logger, self._given = engine, logger, {}
+        if not engine.refittable:
+            logger.log(ERROR, "createInferRefitter: Error Code 3: API Usage Error (The engine is not refittable.)")
+            raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    def get_all_weights(self):
+        return [tensor.name for tensor in _refittable(self._engine._model.graph)]
+
+    def get_missing_weights(self):
+        return [name for name in self.get_all_weights() if name not in self._given]
+
+    def refit_cuda_engine(self):
+        if failing("not_refitted") or self.get_missing_weights():
+            self._logger.log(ERROR, "IRefitter::refitCudaEngine: Error Code 4: API Usage Error (missing weights)")
+            return False
+        added = {name for node in self._engine._model.graph.node if node.op_type == "Gemm" for name in node.input[2:]}
+        for tensor in _refittable(self._engine._model.graph):
+            tensor.CopyFrom(self._given[tensor.name])
+            if failing("bias_lost") and tensor.name in added:  # NVIDIA's known issue of REFIT
+                tensor.raw_data = bytes(_nbytes(tensor))
+        vars(self._engine).pop("_session", None)
+        return True
+
+
+class OnnxParserRefitter(Simulated, real=trt.OnnxParserRefitter):
+    """ModelRefitter.cpp of onnx-tensorrt: it looks each weight of the engine up by its name, and wants all of them."""
+
+    def __init__(self, refitter, logger):
+        self._refitter, self._logger, self._errors = refitter, logger, []
+
+    @property
+    def num_errors(self) -> int:
+        return len(self._errors)
+
+    def get_error(self, index):
+        return self._errors[index]
+
+    def refit_from_file(self, model):
+        try:
+            graph = onnx.load(model).graph
+        except Exception:  # protobuf's, of which there are two implementations, or that of a missing file
+            return self._refuse('fileLoadSuccess && "Failed to parse the ONNX model!"', "MODEL_DESERIALIZE_FAILED")
+        found = {tensor.name: tensor for tensor in graph.initializer}
+        wanted = {tensor.name: tensor for tensor in _refittable(self._refitter._engine._model.graph)}
+        for name in wanted.keys() & found.keys():
+            if (found[name].dims, found[name].data_type) != (wanted[name].dims, wanted[name].data_type):
+                words = 'mRefitter->setNamedWeights(name, std::move(weights)) && "Failed to set named weights"'
+                return self._refuse(words, "REFIT_FAILED")
+            self._refitter._given[name] = found[name]
+        if wanted.keys() - found.keys():
+            words = 'successfullyRefittedWeights == numberOfWeightsToRefit && "Failed to refit all the weights."'
+            return self._refuse(words, "REFIT_FAILED")
+        return True
+
+    def _refuse(self, why, code):
+        self._errors.append(ParserError._new(description=why, code=getattr(trt.ErrorCode, code), node=onnx.NodeProto()))
+        return False
 
 
 class EngineInspector(Simulated, real=trt.EngineInspector):

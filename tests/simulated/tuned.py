@@ -94,6 +94,8 @@ def test_each_knob_that_a_version_has_is_tried(build):
     assert known[:4] == [*profiles, "optimization level 4", "optimization level 5"]
     assert known[-4:] == ["tiling fast", "no auxiliary streams", "optimization level 2", "route -peep:max=2"]
     assert len(known) == 8 + len(TO_TRY)
+    refitted = build.with_option("refit", True)
+    assert len([*chain(*search.knobs(refitted, [2, 8], search.Offered()))]) == 6
 
 
 def test_a_route_is_set_where_a_version_has_routes(make):

@@ -14,6 +14,7 @@ from support.quantized import KEEP_NOTHING, quantized_inputs
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.params.precisions import CalibrationParams
+from enginewright.graph.as_written import run_as_written
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import count_nodes, load_graph
 from enginewright.pipeline.graphs import ConvertPaths, convert
@@ -29,6 +30,7 @@ from enginewright.precision.in_dialect import (
     rewritten,
     write_blocks_in_dialect,
 )
+from enginewright.precision.records import SEARCH, Search
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -58,23 +60,51 @@ def test_a_graph_of_which_eight_bits_can_hold_nothing_is_refused(tiny_onnx, samp
         quantize_in_dialect("int8", Ingredients(tiny_onnx, ranges, samples.cycled(1), dialect, KEEP_NOTHING))
 
 
+@pytest.fixture
+def converted(samples, tmp_path, monkeypatch):
+    """Return a function that runs the stage on a graph, and returns the folder that it makes."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(model, precision, dialect=CPU):
+        Path("simplified").mkdir()
+        onnx.save(model, "simplified/model.onnx")
+        dialect.write(Path("dialect.json"))
+        shutil.copyfile(ROOT / "params.yaml", "params.yaml")
+        BoxesInGraph().write(Path("boxes.json"))
+        Cures(by_precision={}).write(Path("cures.json"))
+        others = map(Path, ("dialect.json", "boxes.json", "cures.json", precision))
+        graphs = Path("simplified"), Path("simplified"), Path("calibrated"), Path("none")
+        convert(Params.read(), precision, ConvertPaths(*graphs, samples.folder, *others))
+        return Path(precision)
+
+    return made
+
+
 @pytest.mark.parametrize(("dialect", "spelled"), [(CPU, False), (TENSORRT, True)], ids=["cpu", "tensorrt"])
-def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeypatch, dialect, spelled):
+def test_only_tensorrt_has_its_hard_swish_spelled_out(converted, dialect, spelled):
     weights = {"w": np.ones((4, 3, 1, 1), np.float32)}
     nodes = "c = Conv (input, w) y = HardSwish (c)"
     model = model_of_text(f"g (float[batch,3,8,8] input) => (float[batch,4,8,8] y) {{ {nodes} }}", weights)
-    (tmp_path / "simplified").mkdir()
-    onnx.save(model, tmp_path / "simplified/model.onnx")
-    dialect.write(tmp_path / "dialect.json")
-    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
-    monkeypatch.chdir(tmp_path)
-    simplified, calibrated = Path("simplified"), Path("calibrated")
-    BoxesInGraph().write(Path("boxes.json"))
-    Cures(by_precision={}).write(Path("cures.json"))
-    others = Path("dialect.json"), Path("boxes.json"), Path("cures.json"), Path("bf16")
-    graphs = simplified, simplified, calibrated, Path("none")
-    convert(Params.read(), "bf16", ConvertPaths(*graphs, samples.folder, *others))
-    assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == spelled
+    made = load_graph(converted(model, "bf16", dialect) / "model.onnx")
+    assert ("HardSigmoid" in count_nodes(made)) == spelled
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("lost", [True, False], ids=["what 16 bits lose", "what they hold"])
+def test_the_fewest_nodes_that_16_bits_cannot_hold_stay_in_float32(precision, lost, converted, samples):
+    random, shape = np.random.default_rng(0), (16, 16, 1, 1)
+    constants = {name: random.normal(0, 0.25, shape).astype(np.float32) for name in "uvw"}
+    constants |= {"first": constants["u"][:, :3], "large": np.float32(2000 if lost else 0)}
+    nodes = """[a] a = Conv (input, first) [b] b = Conv (a, u) [lift] l = Add (b, large) [drop] d = Sub (l, large)
+        [c] c = Conv (d, v) [d] r = Relu (c) [e] e = Conv (r, w) [f] y = Flatten (e)"""
+    model = model_of_text(f"g (float[batch,3,8,8] input) => (float[batch,1024] y) {{ {nodes} }}", constants)
+    search, limit = converted(model, precision) / SEARCH, Params.read().precisions[precision].thresholds.relative_error
+    assert search.exists() == lost
+    if lost:
+        assert {"lift", "drop"} <= {*Search.read(search).spared} <= {"b", "lift", "drop", "c"}
+    made, feeds = run_as_written(search.with_name("model.onnx")), samples.fed_to(Params.read().build).cycled(8)
+    exact = run_as_written(Path("simplified/model.onnx"))(samples.cycled(8))["y"]
+    assert 0 < np.linalg.norm(made(feeds)["y"] - exact) / np.linalg.norm(exact) < limit
 
 
 @pytest.mark.parametrize(("dialect", "read"), [(CPU, True), (TENSORRT, False)], ids=["cpu", "tensorrt"])

@@ -33,7 +33,7 @@ from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.calibrate import Measuring, measure_samples
 from enginewright.precision.checks import Checks
 from enginewright.precision.placement import arithmetic_nodes
-from enginewright.precision.search import Journal, LayerTrial, find_spared, running_on
+from enginewright.precision.search import Journal, LayerTrial, SwitchedGraph, find_spared, running_on
 from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from enginewright.targets import ask, ray_cluster
 from enginewright.targets import ray_task as task
@@ -185,7 +185,8 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
     def trial(on, parts, convert=write):
         monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=-(-ENOUGH // parts)))
         there = running_on(on, tiny_graph, tmp_path)
-        return LayerTrial(Checks(tiny_graph, many, judge, exact_there=there), rounding, convert, tmp_path, on)
+        checks, switch = Checks(tiny_graph, many, judge, exact_there=there), partial(SwitchedGraph, rounding=rounding)
+        return LayerTrial(checks, switch, convert, tmp_path, on)
 
     def found(trial, name):
         work = dict.fromkeys(layers, 1 / len(layers))

@@ -12,14 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.int8_project import TO_VALIDATE, int8_project
+from support.params import written
 from support.paths import ROOT
 from support.sshd import Server, require_sshd
+from support.wrong_compiler import be_wrong
 
 from enginewright.cli.commands import doctor
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.process import TARGET
 from enginewright.engine.runtimes import describe_machine
 from enginewright.measure.records import Trace
+from enginewright.precision.cure import Cure
 from enginewright.targets import ssh
 from enginewright.targets.file import Target
 from enginewright.targets.ssh import describe, made_ready, reached, run_there
@@ -225,6 +229,46 @@ def test_a_target_that_does_not_come_back_is_told(device, board, monkeypatch):
     with pytest.raises(EnginewrightError, match=r"board is gone: .*; ask again to go on where it was"):
         device.again(lambda: device.run("true"))
     board.start()
+
+
+# What is found there.
+
+WRONG = """\
+import sys
+sys.path.insert(0, {tests!r})
+from pytest import MonkeyPatch
+from support.wrong_compiler import be_wrong
+be_wrong(MonkeyPatch(), ["conv2"], "scaled")
+"""
+
+
+@pytest.fixture
+def wrong_there(board):
+    """Return a target whose ONNX Runtime is wrong about a convolution in int8."""
+    (board.home / "sitecustomize.py").write_text(WRONG.format(tests=str(ROOT / "tests")))
+    path = f'PYTHONPATH="{board.home}:$PYTHONPATH"'
+    python = script(board, f'{path} exec {sys.executable} "$@"')
+    with reached(target(python)) as (device, looked):
+        yield made_ready(device, looked, "project")
+
+
+def test_an_engine_that_is_wrong_there_is_cured_there(
+    wrong_there, tmp_path, tiny_onnx, build, samples, monkeypatch, capfd
+):
+    be_wrong(monkeypatch, ["conv2"], "scaled")
+    root, found = int8_project(tmp_path, tiny_onnx, build, samples), Path("cures/int8.json")
+    monkeypatch.chdir(root)
+    monkeypatch.setenv(TARGET, wrong_there.model_dump_json())
+    words = ["--precision", "int8", *(word for name, path in TO_VALIDATE.items() for word in (f"--{name}", path))]
+    written(root, {"search.int8.cure": True})
+    assert run_there("validate", words) == 0
+    assert Cure.read(found).change.nodes == ("conv2",)
+    assert "with conv2 in floating point (Conv)" in capfd.readouterr().out
+
+    found.unlink()  # what is deleted here does not come back
+    written(root, {"search.int8.cure": False})
+    assert run_there("validate", words) == 0
+    assert not found.exists()
 
 
 # What a target lacks.

@@ -135,6 +135,8 @@ def more_engines(engines, graphs, machine, exact, build_once):
     of_two = {"batch": Range(min=2, opt=2, max=2)}
     options = {
         "several profiles": ({}, {"profiles": (of_two,)}),
+        "stripped": ({"weights": "stripped"}, {}),
+        "refittable": ({"refit": True}, {}),
     }
 
     def find(name):

@@ -6,7 +6,7 @@ from support.gpu import LIMITS, answers_for, answers_meant, command, relative_er
 from support.project import make_project
 
 
-@pytest.fixture(scope="module", params=["plain", "several profiles"])
+@pytest.fixture(scope="module", params=["plain", "several profiles", "stripped"])
 def bundled(request, more_engines, graphs, machine, photos, tmp_path_factory):
     """Return a bundle, and what its engine answers for the photos."""
     engine = more_engines(request.param)

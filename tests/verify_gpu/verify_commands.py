@@ -1,4 +1,4 @@
-"""The commands of a user, in new processes, on a project with an engine."""
+"""The commands of a user, in new processes, on a project with an engine that takes other weights."""
 
 import json
 import os
@@ -6,20 +6,23 @@ import shutil
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from ruamel.yaml import YAML
 from support.examples import probabilities
-from support.gpu import answers_for, command
+from support.gpu import LIMITS, answers_for, answers_meant, command, relative_error
 from support.project import make_project
 
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.tools import write_comparison
+from enginewright.graph.data_apart import in_memory
+from enginewright.graph.onnx_file import load_graph, save_graph
 
 ENGINE = "artifacts/engines/fp32"
 
 
 @pytest.fixture(scope="module")
 def project(more_engines, graphs, machine, tmp_path_factory):
-    engine, random = more_engines("plain"), np.random.default_rng(3)
+    engine, random = more_engines("refittable"), np.random.default_rng(3)
     images = random.normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
     write_comparison(EngineRecord.read(engine / "engine.json"), graphs["fp32"], [{"input": images}], engine)
     return make_project(tmp_path_factory.mktemp("commands") / "project", engine, graphs["fp32"], machine)
@@ -60,6 +63,7 @@ def test_inspect_describes_the_engine(project, machine):
     done, known = command("inspect", ENGINE, cwd=project), command("inspect", ENGINE, "--json", cwd=project)
     assert (done.returncode, known.returncode) == (0, 0), done.stderr + known.stderr
     assert f"tensorrt {machine.runtime_version}, in" in done.stdout
+    assert "others can be put in by `enginewright refit`" in done.stdout
     assert json.loads(known.stdout)["executed"] == record.executed
     assert sum(record.executed.values()) > 0
 
@@ -85,7 +89,7 @@ def test_compare_races_the_engines_of_two_runs(project, more_engines, graphs, ma
     """The race is short, so any outcome is right: what counts is that both engines ran."""
     if "SIMULATED_TENSORRT" in os.environ:
         pytest.skip("a simulated GPU has no speed to race for")
-    before = make_project(tmp_path / "before", more_engines("several profiles"), graphs["fp32"], machine)
+    before = make_project(tmp_path / "before", more_engines("plain"), graphs["fp32"], machine)
     after = shutil.copytree(project, tmp_path / "after")
     shutil.copytree(samples.folder, after / "artifacts/samples/validation")
     params = YAML().load(after / "params.yaml")
@@ -96,6 +100,23 @@ def test_compare_races_the_engines_of_two_runs(project, more_engines, graphs, ma
     rows = [row for row in json.loads(done.stdout) if "side by side" in str(row)]  # or why a short race tells nothing
     print(rows)
     assert rows
+
+
+def test_refit_puts_other_weights_in(project, graphs, machine, photos, tmp_path):
+    model = in_memory(load_graph(graphs["fp32"]))
+    kernel = next(each for each in model.graph.initializer if list(each.dims) == [32, 32, 3, 3])
+    kernel.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(kernel), kernel.name))
+    save_graph(model, tmp_path / "model.onnx")
+    done = command("refit", ENGINE, tmp_path / "model.onnx", "--out", "refitted", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"refitted: relative error to {tmp_path / 'model.onnx'} ")
+    answers = answers_for(photos, project / "refitted", machine)
+    assert relative_error(answers_meant(photos, project / ENGINE, tmp_path / "model.onnx"), answers) < LIMITS["fp32"]
+    asked = command("infer", "refitted", *photos, "--json", cwd=project)
+    require_answers(asked.stdout, photos, answers)
+    again = command("refit", ENGINE, tmp_path / "model.onnx", "--out", "refitted", cwd=project)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "refitted exists already: give another folder with --out" in again.stderr
 
 
 def test_bundle_makes_a_folder_and_refuses_a_precision_that_was_not_judged(project):

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from support.gpu import KEEP, LIMITS, PLAIN, REPLAYED, is_for, meant, relative_error
 from support.pass_checks import model_of_text
 
 from enginewright.bundle.facts import render
 from enginewright.bundle.gate import Passed
+from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.errors import CompilerError
 from enginewright.core.facts import PRECISIONS
 from enginewright.core.params.build import Range
@@ -21,8 +23,10 @@ from enginewright.engine.engine import open_engine, open_engines
 from enginewright.engine.machine import target_of
 from enginewright.engine.record import EngineRecord
 from enginewright.engine.runtimes.onnxruntime import LAYOUTS, optimize, try_in_own_process
+from enginewright.engine.tools import write_comparison
 from enginewright.graph.as_written import open_as_written, run_graph
-from enginewright.graph.onnx_file import save_graph
+from enginewright.graph.data_apart import in_memory
+from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.precision.blocks import write_blocks
 from enginewright.precision.cast import cast
@@ -185,6 +189,57 @@ def test_an_engine_with_several_profiles_computes_the_same_in_each(
             wanted, got = run_graph(open_as_written(pair_onnx), feeds), engine.run(feeds)
             for name, values in wanted.items():
                 assert relative_error(values, got[name]) < LIMITS["fp32"], f"{name} at {sizes}"
+
+
+def test_a_stripped_engine_computes_what_its_graph_means(built_with, engines, graphs, machine, images, precision):
+    whole = EngineRecord.read(engines / precision / "engine.json")
+    record, folder = built_with("stripped", precision, weights="stripped")
+    print(f"{precision}: {record.bytes} of {whole.bytes} bytes")
+    assert record.bytes < whole.bytes
+    assert record.weights
+    with open_engine(folder, machine, REPLAYED) as engine:
+        got = engine.run({"input": images})["logits"]
+    assert relative_error(meant(graphs[precision], images), got) < LIMITS[precision]
+
+
+def test_a_plan_of_few_weights_keeps_them(tiny_onnx, machine, exact, manifest, tmp_path):
+    if machine.runtime != "tensorrt":
+        pytest.skip(f"{machine.runtime} has no such engines")
+    options = exact.tensorrt.model_copy(update={"weights": "stripped"})
+    build = exact.model_copy(update={"tensorrt": options})
+    record = build_engine(
+        DescribedGraph("fp32", tiny_onnx, manifest), target_of(machine, options), build, tmp_path / "engine"
+    )
+    print(record.remark)
+    assert "it keeps its weights" in record.remark
+    assert (record.build.tensorrt.weights, record.weights) == ("inside", {})
+    open_engine(tmp_path / "engine", machine, PLAIN).close()
+
+
+@pytest.mark.parametrize("weights", ["inside", "stripped"])
+def test_other_weights_can_be_put_into_an_engine(built_with, graphs, machine, images, precision, tmp_path, weights):
+    """NVIDIA knows of versions that lose the bias of a matrix product here: `enginewright refit` refuses then."""
+    record, folder = built_with("refittable", precision, weights=weights, refit=True)
+    write_comparison(record, graphs[precision], [{"input": images}], folder)
+    model = in_memory(load_graph(graphs[precision]))
+    kernel = next(each for each in model.graph.initializer if list(each.dims) == [32, 32, 3, 3])
+    kernel.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(kernel), kernel.name))
+    save_graph(model, tmp_path / "model.onnx")
+    print(f"{precision}: {refit_engine(folder, tmp_path / 'model.onnx', tmp_path / 'refitted')}")
+    with open_engine(tmp_path / "refitted", machine, PLAIN) as engine:
+        got = engine.run({"input": images})["logits"]
+    wanted = meant(tmp_path / "model.onnx", images)
+    assert relative_error(wanted, got) < LIMITS[precision]
+    assert relative_error(meant(graphs[precision], images), wanted) > LIMITS[precision]
+
+
+def test_an_engine_that_streams_its_weights_computes_the_same(built_with, graphs, machine, images, precision):
+    _, folder = built_with("streaming", precision, streaming=True)
+    for mb in (0, "auto", "all"):
+        with open_engine(folder, machine, REPLAYED.model_copy(update={"weights_on_gpu_mb": mb})) as engine:
+            got = engine.run({"input": images})["logits"]
+            print(f"{precision}: {mb} on the GPU, {'replayed' if engine.replays else 'launched one by one'}")
+        assert relative_error(meant(graphs[precision], images), got) < LIMITS[precision]
 
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])

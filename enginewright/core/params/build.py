@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from keyword import iskeyword
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
@@ -15,6 +15,7 @@ HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"
 # YAML reads 8.6 as a number.
 ComputeCapability = Annotated[Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"], BeforeValidator(str)]
 TilingLevel = Literal["none", "fast", "moderate", "full"]
+WeightsPlace = Literal["inside", "stripped"]
 Bound = Literal["min", "opt", "max"]
 ENDS: tuple[Bound, ...] = ("min", "max")
 
@@ -142,8 +143,19 @@ class TensorRTParams(Section):
     """the GPUs that engines of TensorRT for RTX are for: 30, 40, 50 series"""
     plugins: tuple[str, ...] = ()
     """libraries of your plugins, data/plugins/FILE.so, in the order in which they are loaded"""
+    weights: WeightsPlace = "inside"
+    """stripped: an engine without weights, which takes them from its ONNX file when it is opened"""
+    refit: bool = False
+    """true: `enginewright refit` can put other weights into the engine, which may then be slower"""
+    streaming: bool = False
+    """true: some weights may stay in the host's memory, for models larger than the GPU's"""
     tune: TuneParams | None = None
     """{seconds: 600}: build and race variants of each engine for so long, and keep what is faster here; null: do not"""
+
+    @property
+    def is_stripped(self) -> bool:
+        """Tell whether a plan takes its weights from the ONNX file, whenever it is opened."""
+        return self.weights == "stripped"
 
     @property
     def plugin_names(self) -> list[str]:
@@ -185,11 +197,25 @@ class BuildParams(Section):
         return self.model_copy(update={"tensorrt": self.tensorrt.model_copy(update={name: value})})
 
 
+Words = Literal["auto", "all"]
+WeightsOnGPU = Words | int  # a number is of megabytes
+
+
 class InferenceParams(Section):
     threads: int = Field(default=0, ge=0)
     """CPU threads for each contender; 0: one per core that may be used"""
     cuda_graph: bool = True
     """on a GPU: capture the work of each shape once, then launch it as one"""
+    weights_on_gpu_mb: WeightsOnGPU = "auto"
+    """of an engine with build.tensorrt.streaming: how many megabytes of its weights stay on the GPU: a number, all, or
+    auto, which is what its free memory holds"""
+
+    @field_validator("weights_on_gpu_mb", mode="before")
+    @classmethod
+    def _is_a_word_or_a_number(cls, given: Any) -> Any:
+        if given in get_args(Words) or (type(given) is int and given >= 0):
+            return given
+        raise ValueError(f"{given} is none of {', '.join(get_args(Words))}, or a number of megabytes")
 
     def on(self, cores: int) -> Self:
         """Return a copy in which 0 threads have become one for each core."""

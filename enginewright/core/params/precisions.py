@@ -1,7 +1,7 @@
 """The sections `precisions`, `calibration`, `search` and `mix`."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -46,6 +46,15 @@ class Keep(Section):
     rest: Literal["auto", Rest] = "fp32"
     """what is not quantized: fp16, fp32, or auto, which is fp16 for TensorRT, where float32 is slow, and fp32
     elsewhere"""
+
+    def naming(self, names: Iterable[str]) -> Self:
+        """Return the same with the nodes of these names."""
+        return self.model_copy(update={"nodes": (*self.nodes, *map(re.escape, names))})
+
+    @property
+    def whole_names(self) -> list[str]:
+        """Return the patterns of nodes for ModelOpt, to which the beginning of a name is enough."""
+        return [rf"(?:{pattern})\Z" for pattern in self.nodes]
 
     @model_validator(mode="after")
     def _patterns_are_valid(self) -> Self:

@@ -40,14 +40,17 @@ class ImageArray:
     def __len__(self) -> int:
         return len(self.images)
 
+    def image(self, index: int) -> Image.Image:
+        pixels = self.images[index]
+        return Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+
     def prepare(self, index: int, how: Preprocessing) -> Prepared:
-        pixels = np.ascontiguousarray(self.images[index])
+        pixels, image = np.ascontiguousarray(self.images[index]), self.image(index)
         sample = Sample(
             name=f"{self.name}/{index:0{self.digits}d}",
             sha256=hashlib.sha256(pixels.tobytes()).hexdigest(),
             label=None if self.labels is None else self.labels[index],
         )
-        image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
         truth = None if self.truths is None else self.truths.prepare(index, how, image.size)
         return Prepared(sample, pixels_of(image, how), truth)
 

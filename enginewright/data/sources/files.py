@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.Image import Image
 
 from enginewright.core.cores import in_parallel
 from enginewright.core.errors import EnginewrightError
@@ -83,9 +84,12 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.files)
 
+    def image(self, index: int) -> Image:
+        return decode(self.files[index])
+
     def prepare(self, index: int, how: Preprocessing) -> Prepared:
         file, label = self.files[index], None if self.labels is None else self.labels[index]
-        sample, image = Sample(name=self.names[index], sha256=sha256(file), label=label), decode(file)
+        sample, image = Sample(name=self.names[index], sha256=sha256(file), label=label), self.image(index)
         truth = self.truths.prepare(index, how, image.size) if self.truths else None
         return Prepared(sample, in_form(image, how, file), truth)
 

@@ -34,8 +34,10 @@ def open_table(table: Path, data: Path, listed: Classes | None, known: Known) ->
     column = "label" if known.pairs else known.column  # of pairs of images, no table tells
     columns, rows = read_rows(table)
     if columns[:1] != ["path"] or {*columns[1:]} - {column} or (len(columns) > 2 and column in ("label", "mask")):
+        texts = "; texts need samples.text" if columns[0] in (*ONE, *TWO) else ""
         raise EnginewrightError(
-            f"samples.source: {table} must begin with the line path,{column} or path, and not with {','.join(columns)}"
+            f"samples.source: {table} must begin with the line path,{column} or path, and not with "
+            f"{','.join(columns)}{texts}"
         )
     files = [_file(table, row, "path", data) for row in rows]
     seen: dict[Path, int] = {}

@@ -2,6 +2,9 @@
 imports its library."""
 
 import platform
+import re
+import shutil
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -129,7 +132,17 @@ def describe_machine(asked: str) -> Machine:
         **hardware._asdict(),
         cores=usable_cores(),
         operating_system=f"{platform.system()} {platform.machine()}",
+        power=_power(),
     )
+
+
+def _power() -> str:
+    """Return how a Jetson is set, as far as its own two commands tell this user."""
+    known = [command for command in (("nvpmodel", "-q"), ("jetson_clocks", "--show")) if shutil.which(command[0])]
+    said = "".join(subprocess.run(command, capture_output=True, text=True).stdout for command in known)
+    mode, clocks = (re.search(each, said) for each in (r"Power Mode: (.+)", r"GPU MinFreq=(\d+) MaxFreq=(\d+)"))
+    fixed = [f"clocks {'fixed' if clocks[1] == clocks[2] else 'not fixed'}"] if clocks else []
+    return ", ".join([*([f"power mode {mode[1].strip()}"] if mode else []), *fixed])
 
 
 def _gpu_for(runtime: str) -> Hardware:

@@ -12,20 +12,24 @@ from typing import Any, get_args
 
 from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.facts import not_installed
-from enginewright.core.params.build import Bound, BuildParams, InferenceParams
+from enginewright.core.params.build import Bound, BuildParams, InferenceParams, WeightsOnGPU
 from enginewright.core.process import run_apart
 from enginewright.core.progress import Phases
+from enginewright.core.text import file_size, first_few
 from enginewright.data.feeds import BATCH
 from enginewright.engine.gpu import Stream, find_gpu, free_memory
-from enginewright.engine.record import Layer, LayerTime
+from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
 from enginewright.engine.runtimes import WARM_UP, Arrays, Compiled, median_times
 from enginewright.engine.runtimes import tensorrt_library as nvidia
 from enginewright.engine.runtimes.gpu_session import DeviceSession
 from enginewright.engine.runtimes.tensorrt_library import Library
+from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint
 
 PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
+MOST_COMPRESSED = 8  # is how many times smaller than a graph its weights may be in a plan: in int4, of float32
+THOROUGH, INTERNAL_ERROR = 4, "Internal Error"  # the level at which a build that fails so is tried again
 SCARCE = 2 << 30  # bytes of free memory below which a failed build is told how few there were
 
 
@@ -58,18 +62,41 @@ class TensorRT(Library):
         options = blueprint.build.tensorrt
         for path, name in zip(options.plugins, options.plugin_names, strict=True):
             shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
-        (folder / PLAN).write_bytes(self._plan(onnx, blueprint, folder))
-        remark, gpu, targets = None, find_gpu(), options.compute_capabilities
+        plan, blueprint, remark = self._first_plan(onnx, blueprint, folder)
+        remarks = [remark]
+        if options.is_stripped and plan.nbytes > graph_bytes(onnx) // MOST_COMPRESSED:
+            plan, blueprint, remark = self._smaller(plan, onnx, blueprint, folder)
+            remarks.append(remark)
+        if blueprint.build.tensorrt.is_stripped:  # likewise; the first file refers to the second by its name
+            for file in graph_files(onnx):
+                shutil.copyfile(file, folder / (WEIGHTS if file == onnx else file.name))
+        (folder / PLAN).write_bytes(plan)
+        gpu, targets = find_gpu(), options.compute_capabilities
         if gpu is None or (self.is_rtx and gpu.capability not in targets):
-            return Compiled([], blueprint.build, remark)
+            return Compiled([], blueprint.build, "; ".join(filter(None, remarks)) or None)
         batch = blueprint.build.profile.batch
         if batch.opt < batch.max and (why := self._why_not_at_largest(folder, blueprint)):
             blueprint = replace(blueprint, build=blueprint.build.tuned_for_largest_batch)
             (folder / PLAN).write_bytes(self._plan(onnx, blueprint, folder))
             remark = f"it is tuned for batch {batch.max}: tuned for {batch.opt}, it could not run {batch.max} ({why})"
+            remarks.append(remark)
             if why := self._why_not_at_largest(folder, blueprint):
                 raise CompilerError(f"{onnx}, tuned for batch {batch.opt} or for {batch.max}: {why}")
-        return Compiled(self._layers(folder, blueprint), blueprint.build, remark)
+        return Compiled(self._layers(folder, blueprint), blueprint.build, "; ".join(filter(None, remarks)) or None)
+
+    def _first_plan(self, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint, str]:
+        """Return a plan. Up to level 3, 10.6 failed on an H200 on Convs in int8 before a HardSwish, as MobileNetV3 has
+        them. From level 4 on it tries other kernels, too, and built them."""
+        level = blueprint.build.tensorrt.optimization_level
+        try:
+            return self._plan(onnx, blueprint, folder), blueprint, ""
+        except CompilerError as error:
+            if level >= THOROUGH or INTERNAL_ERROR not in str(error):
+                raise
+            reason = self.log.reason()
+        thorough = replace(blueprint, build=blueprint.build.at_level(THOROUGH))
+        remark = f"it is built at optimization level {THOROUGH}, as TensorRT failed at {level} ({reason})"
+        return self._plan(onnx, thorough, folder), thorough, remark
 
     def _why_not_at_largest(self, folder: Path, blueprint: Blueprint) -> str | None:
         """Run the largest batch. On an H200, 10.6 built engines in bf16 and fp8 that ran batch 33 and not 64, as they
@@ -104,12 +131,25 @@ class TensorRT(Library):
         del parser  # only now, since it holds the network's weights
         return plan
 
+    def _smaller(self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint, str]:
+        """Return the plan with its weights if that is smaller: of a tiny network, it had fewer kernels on an H200."""
+        with_weights = replace(blueprint, build=blueprint.build.with_option("weights", "inside"))
+        whole = self._plan(onnx, with_weights, folder)
+        if whole.nbytes > stripped.nbytes:
+            return stripped, blueprint, ""
+        sizes = f"{file_size(whole.nbytes)}, and without {file_size(stripped.nbytes)}, as it has more kernels then"
+        return (
+            whole,
+            with_weights,
+            f"it keeps its weights (build.tensorrt.weights: stripped): with them it takes {sizes}",
+        )
+
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """Deserialize one engine; each request has a context and a stream of its own."""
         replays, sessions = inference.cuda_graph, []
-        engine = self._opened(folder, blueprint)
+        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb, requests)
         for _ in range(requests):
             context, stream = self._context(engine, replays), Stream()
             executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, replays and self.is_rtx)
@@ -121,7 +161,7 @@ class TensorRT(Library):
     ) -> list[LayerTime]:
         """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
         layers = [layer for layer in self._layers(folder, blueprint) if not layer.profile]  # that of the sizes to time
-        engine = self._opened(folder, blueprint)
+        engine = self._opened(folder, blueprint, inference.weights_on_gpu_mb)
         context, profiler, stream = self._context(engine), nvidia.new_profiler(self.trt), Stream()
         context.profiler = profiler
         executor = nvidia.TensorRTExecutor(self, engine, context, blueprint, stream.handle, replays=False)
@@ -171,6 +211,14 @@ class TensorRT(Library):
             config.avg_timing_iterations = options.avg_timing_iterations
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        if options.is_stripped:
+            config.set_flag(trt.BuilderFlag.STRIP_PLAN)
+        if options.refit:
+            config.set_flag(trt.BuilderFlag.REFIT)
+        elif options.is_stripped:  # for the weights of the build alone: NVIDIA warns that REFIT can lose a bias
+            config.set_flag(trt.BuilderFlag.REFIT_IDENTICAL)
+        if options.streaming:
+            config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
         for number, sizes in enumerate(build.all_profiles):
             profile = builder.create_optimization_profile()
             for spec in blueprint.interface.inputs:
@@ -227,11 +275,51 @@ class TensorRT(Library):
                         nvidia.set_aside(path)
                     nvidia.write_timing_cache(path, bytes(measured.serialize()))
 
-    def _opened(self, folder: Path, blueprint: Blueprint) -> Any:
+    def _opened(
+        self, folder: Path, blueprint: Blueprint, weights_on_gpu: WeightsOnGPU = "auto", scratches: int = 1
+    ) -> Any:
+        """Deserialize an engine, put in the weights that its plan lacks, and say how much of them the GPU holds."""
+        options, engine = blueprint.build.tensorrt, self.deserialized(folder / PLAN, blueprint.build)
+        if options.is_stripped:
+            self.put_in(engine, weights_of(folder))
+        if options.streaming:
+            self._share_weights(engine, weights_on_gpu, scratches)
+        return engine
+
+    def put_in(self, engine: Any, onnx: Path) -> None:
+        trt, what = self.trt, f"{self.title} cannot take the weights of {onnx}"
         self.log.lines.clear()
-        plan = folder / PLAN
-        runtime = self.started(self.trt.Runtime, folder, blueprint.build)
-        if not self.is_rtx and blueprint.build.tensorrt.version_compatible:
+        try:
+            refitter = trt.Refitter(engine, self.log)
+        except TypeError:  # as in `started`
+            raise EnginewrightError(f"{what}: {self.why()}") from None
+        parser = trt.OnnxParserRefitter(refitter, self.log)  # it holds the weights until they are in the engine
+        if not parser.refit_from_file(str(onnx)):
+            raise EnginewrightError(f"{what}: {nvidia.errors_of(parser) or self.why()}")
+        if not refitter.refit_cuda_engine():
+            missing = refitter.get_missing_weights()
+            raise EnginewrightError(f"{what}: {f'it lacks {first_few(missing)}' if missing else self.why()}")
+
+    def _share_weights(self, engine: Any, share: WeightsOnGPU, scratches: int) -> None:
+        """Say how many bytes of the weights stay on the GPU, which must be known before there is a context."""
+        size = budget = engine.streamable_weights_size
+        if share == "auto":  # TensorRT's own choice reaches Python in 32 bits, too few for what is to be streamed
+            scratch = engine.device_memory_size_v2 + engine.weight_streaming_scratch_memory_size
+            budget = free_memory() * 4 // 5 - scratches * scratch  # a fifth is for inputs, outputs and others
+        elif share != "all":
+            budget = share * 1_000_000
+        budget = min(max(budget, 0), size)
+        engine.weight_streaming_budget_v2 = budget
+        if engine.weight_streaming_budget_v2 > budget:  # the bindings do not pass on whether it was accepted
+            raise EnginewrightError(f"{self.title} refuses inference.weights_on_gpu_mb {share}: {self.why()}")
+        if budget < size:
+            held = f"{file_size(budget)} of {file_size(size)} of weights stay on the GPU"
+            print(f"{held}, the others are streamed (inference.weights_on_gpu_mb)", file=sys.stderr)
+
+    def deserialized(self, plan: Path, build: BuildParams) -> Any:
+        self.log.lines.clear()
+        runtime = self.started(self.trt.Runtime, plan.parent, build)
+        if not self.is_rtx and build.tensorrt.version_compatible:
             runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
         with plan.open("rb") as file:  # mapped, so that a large plan is not held in memory beside the engine made of it
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if plan.stat().st_size else b""

@@ -45,6 +45,10 @@ ADVICE = {  # by patterns of TensorRT's messages
         "`precisions`"
     ),
     r"optimization profile|profile \d+ violate": "The limits are build.profile's",
+    r"CHECK\((status == CUDA_SUCCESS|sm_vers_\.size\(\) == 1)\)": (
+        "TensorRT for RTX says so where it builds without a GPU what needs one: build.tensorrt.weights: stripped and "
+        "build.tensorrt.refit do"
+    ),
 }
 LACKS_PRECISION = r"Cannot compile (for target|operation)|require hardware with \w+ support"
 OTHER_GPUS = "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"

@@ -49,7 +49,9 @@ def pad_before_pooling(model: ir.Model) -> bool:
 
     OpenVINO's average in int8 is wrong at such an edge.
     """
-    found = [node for node in find_nodes(model, "AveragePool") if _counts_its_padding(settings_of(node) or {})]
+    pools = ((node, settings_of(node) or {}) for node in find_nodes(model, "AveragePool"))
+    counting = ((node, how) for node, how in pools if how.get("count_include_pad") == 1 and not how.get("ceil_mode"))
+    found = [node for node, how in counting if any(how.get("pads", ()))]
     insert = Inserter(model)
     for node in found:
         pads, own = node.attributes.pop("pads").as_ints(), node.outputs[0].name
@@ -62,10 +64,6 @@ def pad_before_pooling(model: ir.Model) -> bool:
         padded = insert.node(node, "Pad", inputs, f"{own}.padded", f"{node.name or own}.pad", **attributes)
         replace_inputs(node, [padded])
     return bool(found)
-
-
-def _counts_its_padding(settings: dict[str, Any]) -> bool:
-    return any(settings.get("pads", ())) and settings.get("count_include_pad") == 1 and not settings.get("ceil_mode")
 
 
 def drop_idle_strides(model: ir.Model) -> bool:

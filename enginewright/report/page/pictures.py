@@ -239,7 +239,7 @@ def describe_search(found: Search) -> str:
 
 
 def search_pictures(found: Search) -> list[Figure]:
-    """Draw the path of the search, and what the layers lose that lose most; nothing if int8 needed no search."""
+    """Draw the path of the search, and what the layers lose that lose most; nothing if there was no need to search."""
     if len(found.path) < 2:
         return []
     return [
@@ -255,7 +255,7 @@ def _draw_path(found: Search) -> Picture:
         length = bar(100 * min(step.spent, 2), "strong" if is_answer else "faint")
         label = f"{counted(step.spared, 'layer')}, {step.work:.0%} of the work"
         rows.append(Row(label, (length,), f"{step.spent:.0%}", "strong" if is_answer else "plain"))
-    title = f"What is lost with the layers in floating point that {found.precision} loses most by"
+    title = f"What is lost with the layers spared that {found.precision} loses most by"
     scale = from_zero([200.0 if any(step.spent > 1 for step in found.path) else 100.0])
     unit = "% of what the thresholds allow; up to 200 are drawn"
     return draw_rows("search-path", title, rows, unit, scale, beside=100)

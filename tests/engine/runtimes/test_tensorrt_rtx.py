@@ -347,6 +347,19 @@ def test_tiling_and_streams_are_options_of_the_real_builder(tiny_onnx, make, ada
     assert "--maxAuxStreams=2" in script
 
 
+def test_an_engine_that_streams_its_weights_is_built(tiny_onnx, make, ada, tmp_path):
+    chosen = ada.tensorrt.model_copy(update={"streaming": True})
+    make(tiny_onnx, ada.model_copy(update={"tensorrt": chosen}), tmp_path / "engine")
+    assert "--allowWeightStreaming" in (tmp_path / "engine" / "reproduce.sh").read_text()
+
+
+@pytest.mark.parametrize("options", [{"weights": "stripped"}, {"refit": True}], ids=str)
+def test_what_it_builds_on_a_gpu_alone_is_a_sentence(tiny_onnx, make, ada, tmp_path, options):
+    chosen = ada.tensorrt.model_copy(update=options)
+    with pytest.raises(EnginewrightError, match=r"without a GPU what needs one: build\.tensorrt\.weights: stripped"):
+        make(tiny_onnx, ada.model_copy(update={"tensorrt": chosen}), tmp_path / "engine")
+
+
 @pytest.mark.parametrize(("rest", "tokens"), [("fp32", "9"), ("fp16", "9"), ("fp16", "3,5")])
 @pytest.mark.parametrize(
     ("precision", "lacking", "words"),

@@ -162,6 +162,12 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
         ),
         (
             "abcde",
+            [(0, 4.0), (1, 0.7), (5, 0.2)],
+            "abcde",
+            "would take 400%; 1 would do for the 32 samples seen: with more of them, fewer may stay",
+        ),
+        (
+            "abcde",
             [(0, 1.4), (5, 1.2)],
             "",
             "the closest leaves 5 layers in floating point, 100% of the work, which takes 120% of what the thresholds "

@@ -12,8 +12,8 @@ from support.small_project import lay_over
 from enginewright.core.params.all import Params
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.pipeline.graphs import ConvertPaths, RescuePaths, convert, rescue
-from enginewright.pipeline.ranges import calibrate
+from enginewright.pipeline.graphs import ConvertPaths, convert
+from enginewright.pipeline.ranges import RescuePaths, calibrate, rescue
 from enginewright.pipeline.search import SearchPaths, search
 from enginewright.precision import search as journal
 from enginewright.precision.cure import Cures

@@ -1,6 +1,7 @@
 """A trial tells what is lost with sets of layers in floating point, on calibration samples."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from enginewright.measure.agreement import Judge
 from enginewright.precision import checks
 from enginewright.precision.calibration.calibrate import measure
 from enginewright.precision.checks import FIRST, LOST, Checks
-from enginewright.precision.search import LayerTrial
+from enginewright.precision.search import LayerTrial, SwitchedGraph
 from enginewright.precision.write_int8 import Bounds, Rounding, write_int8
 from enginewright.tasks.choose import task_of
 
@@ -34,7 +35,7 @@ def try_layers(tiny_onnx, samples, tmp_path):
         cut = {name: Bounds(share * each.lowest, share * each.amax) for name, each in ranges.items()}
         return lambda spared: write_int8(load_graph(tiny_onnx), Rounding(cut, largest=64).sparing(spared))
 
-    def made(run_with=None, limits=LIMITS, samples=samples, task=task, batch=None, also_flags=False, unseen=()):
+    def made(run_with=None, limits=LIMITS, samples=samples, task=task, batch=None, also_flags=False, unseen=(), **most):
         graph = load_graph(tiny_onnx)
         if also_flags:
             graph.graph.node.append(helper.make_node("IsNaN", ["logits"], ["flags"], name="flags"))
@@ -46,9 +47,9 @@ def try_layers(tiny_onnx, samples, tmp_path):
         def convert(spared):
             return write_int8(graph, rounding.sparing(spared))
 
-        found = Checks(graph, samples, Judge(task, samples.truth, limits))
+        found = Checks(graph, samples, Judge(task, samples.truth, limits), **most)
         parts = [(part, narrower(share)) for part, share in unseen]
-        trial = LayerTrial(found, rounding, convert, tmp_path, unseen=parts)
+        trial = LayerTrial(found, partial(SwitchedGraph, rounding=rounding), convert, tmp_path, unseen=parts)
         found.check, found.judge, found.losses_alone = trial.check, trial.judge, trial.losses_alone
         if run_with:
             found.check = lambda spared, work: found.check_run(run_with(spared), len(spared), work)
@@ -214,9 +215,8 @@ def test_a_graph_of_one_batch_size_is_tried_as_any_other(try_layers, batch, apar
     assert alone == pytest.approx(wanted, rel=apart)
 
 
-def test_no_more_samples_check_than_the_most(try_layers, some, monkeypatch):
-    monkeypatch.setattr(checks, "MOST", 40)
-    assert try_layers(samples=some(60)).checked == 40
+def test_no_more_samples_check_than_the_most(try_layers, some):
+    assert try_layers(samples=some(60), most=40).checked == 40
 
 
 def test_one_sample_is_enough_to_try(try_layers, some):
