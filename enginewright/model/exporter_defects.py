@@ -129,7 +129,7 @@ def without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
 # torchao returns needs no help.
 
 
-class Rounding(nn.Module):
+class RoundingLayer(nn.Module):
     """A QuantizeLinear and a DequantizeLinear, for the exporter alone: with one scale, or one for each channel."""
 
     def __init__(self, scale: torch.Tensor, zero: torch.Tensor, axis: int | None) -> None:
@@ -149,7 +149,7 @@ class Rounding(nn.Module):
 
 
 def export_rounding(model: nn.Module) -> None:
-    """Put a Rounding in the place of each layer that rounds, also of one that has several names."""
+    """Put a RoundingLayer in the place of each layer that rounds, also of one that has several names."""
     for path, part in list(model.named_modules()):
         if hasattr(part, "weight_fake_quant") and hasattr(part, "bn"):
             _fold(part)
@@ -167,16 +167,16 @@ def _fold(layer: Any) -> None:
     layer._forward = lambda values: layer._conv_forward(values, layer.weight_fake_quant(layer.weight), layer.bias)
 
 
-def _of_torch(layer: Any) -> Rounding:
+def _of_torch(layer: Any) -> RoundingLayer:
     ends = layer.activation_post_process.quant_min, layer.activation_post_process.quant_max
     kind = torch.uint8 if ends[0] >= 0 else torch.int8
-    made = Rounding(layer.scale, layer.zero_point.to(kind), layer.ch_axis if layer.is_per_channel else None)
+    made = RoundingLayer(layer.scale, layer.zero_point.to(kind), layer.ch_axis if layer.is_per_channel else None)
     if ends not in ((0, 255), (-128, 127)) and not layer.is_per_channel:  # weights keep within them
         made.ends = tuple(float((end - layer.zero_point) * layer.scale) for end in ends)
     return made
 
 
-def _of_modelopt(layer: Any, name: str) -> Rounding:
+def _of_modelopt(layer: Any, name: str) -> RoundingLayer:
     amax, kind = layer.amax, {8: torch.int8, (4, 3): torch.float8_e4m3fn}.get(layer.num_bits)
     if amax is None or kind is None or layer.block_sizes or layer.unsigned:
         raise EnginewrightError(
@@ -184,6 +184,6 @@ def _of_modelopt(layer: Any, name: str) -> Rounding:
             "quantize with INT8_DEFAULT_CFG or FP8_DEFAULT_CFG of ModelOpt"
         )
     axis = next((number for number, size in enumerate(amax.shape) if size > 1), None)
-    made = Rounding(amax / layer.maxbound, torch.zeros_like(amax, dtype=kind), axis)
+    made = RoundingLayer(amax / layer.maxbound, torch.zeros_like(amax, dtype=kind), axis)
     made.before = layer.pre_quant_scale
     return made
