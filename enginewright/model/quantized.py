@@ -10,22 +10,16 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from enginewright.core.errors import EnginewrightError
 
-BYTES = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
-
 
 class RoundingLayer(nn.Module):
     """A QuantizeLinear and a DequantizeLinear. This is to be exported, and PyTorch cannot run it."""
 
-    scale: torch.Tensor
-    zero: torch.Tensor
-    before: torch.Tensor | None
-
     def __init__(self, scale: torch.Tensor, zero: torch.Tensor, axis: int | None) -> None:
         """Take one scale, or one for each channel along an axis."""
         super().__init__()
-        self.register_buffer("scale", scale.detach().float().clone().reshape(() if axis is None else -1))
-        self.register_buffer("zero", zero.detach().reshape(self.scale.shape))
-        self.register_buffer("before", None)  # what SmoothQuant multiplies by
+        self.scale = nn.Buffer(scale.detach().float().clone().reshape(() if axis is None else -1))
+        self.zero = nn.Buffer(zero.detach().reshape(self.scale.shape))
+        self.before: torch.Tensor | None = None  # what SmoothQuant multiplies by
         self.axis: dict[str, Any] = {} if axis is None else {"axis": axis}
         self.ends: tuple[float, ...] = ()
 
@@ -64,7 +58,7 @@ def _of_torch(layer: Any) -> nn.Module:
     ends = observer.quant_min, observer.quant_max
     kind = torch.uint8 if ends[0] >= 0 else torch.int8
     made = RoundingLayer(layer.scale, layer.zero_point.to(kind), layer.ch_axis if layer.is_per_channel else None)
-    if ends != BYTES[kind] and not layer.is_per_channel:  # weights are scaled to their ends, and reach no farther
+    if ends not in ((0, 255), (-128, 127)) and not layer.is_per_channel:  # weights reach no farther than their ends
         made.ends = tuple(float((end - layer.zero_point) * layer.scale) for end in ends)
     return made
 
