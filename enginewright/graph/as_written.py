@@ -146,11 +146,14 @@ def _compute_in_float32(graph: onnx.GraphProto) -> None:
     graph.node.extend(nodes)
 
 
-def _rounding(source: str, target: str, kind: int) -> list[onnx.NodeProto]:
-    return [
+def _rounding(source: str, target: str, kind: int, switch: str = "") -> list[onnx.NodeProto]:
+    """Return the nodes that round a tensor, or let it be where there is a switch that says no."""
+    rounded = f"{target}.rounded" if switch else target
+    nodes = [
         helper.make_node("Cast", [source], [f"{target}.half"], to=kind),
-        helper.make_node("Cast", [f"{target}.half"], [target], to=FP32),
+        helper.make_node("Cast", [f"{target}.half"], [rounded], to=FP32),
     ]
+    return [*nodes, helper.make_node("Where", [switch, rounded, source], [target])] if switch else nodes
 
 
 def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], is_switched: bool = False) -> onnx.ModelProto:
@@ -168,26 +171,18 @@ def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], is_swit
         for place, name in enumerate(node.input):
             if name in floats - rounded:
                 node.input[place] = f"{node.name}.{place}"
-                nodes += _rounding_where(switch, name, node.input[place], kind)
+                nodes += _rounding(name, node.input[place], kind, switch)
         nodes.append(node)
         for place, name in enumerate(node.output):
             if name in floats:
                 node.output[place] = f"{name}.exact"
-                nodes += _rounding_where(switch, node.output[place], name, kind)
+                nodes += _rounding(node.output[place], name, kind, switch)
                 rounded.update(() if is_switched else [name])
         if is_switched:
             made.graph.input.append(helper.make_tensor_value_info(switch, TensorProto.BOOL, []))
     del made.graph.node[:], made.graph.value_info[:]
     made.graph.node.extend(nodes)
     return made
-
-
-def _rounding_where(switch: str, source: str, target: str, kind: int) -> list[onnx.NodeProto]:
-    """Return the nodes that round a tensor, always if there is no switch."""
-    if not switch:
-        return _rounding(source, target, kind)
-    low = f"{target}.low"
-    return [*_rounding(source, low, kind), helper.make_node("Where", [switch, low, source], [target])]
 
 
 def _cast_to(node: onnx.NodeProto) -> int:

@@ -18,14 +18,13 @@ from enginewright.engine.record import read_engine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.pixels import take_pixels
-from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
+from enginewright.pipeline.search import judge_of
 from enginewright.precision import in_dialect, mixing
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.records import SEARCH, Mix
 from enginewright.targets.ray_cluster import whole_node
-from enginewright.tasks.choose import task_of
 
 
 class MixPaths(NamedTuple):
@@ -54,9 +53,7 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
     rescue = paths.rescued if search.exists() else None
     given = in_dialect.open_rescued(paths.simplified, paths.calibrated, rescue, samples, dialect, keep)
     given = in_dialect.spare_searched(given, search, paths.rescued) if search.exists() else given
-    types = in_dialect.types_to_mix(
-        asked.floating, given.keep, dialect
-    )  # the first two have engines; a third one is fp32
+    types = in_dialect.types_to_mix(asked.floating, given.keep, dialect)  # the first two have engines; a third is fp32
     user_plugins(build.tensorrt.plugins, paths.plugins)
     if not len(samples):
         raise EnginewrightError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
@@ -64,7 +61,6 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
         mixing.require_executed(read_engine(paths.engines / name), precision)
     this, known = Machine.read(paths.machine), samples.manifest
     bench = mixing.Bench(this, params.inference.on(this.cores), samples.tuned(build), build.profile.batch.opt)
-    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     tokenizer = samples.folder / TOKENIZER if known.text else None
     compiled_for, example = Target.read(paths.target), fed.cycled(build.profile.batch.min)
 
@@ -85,8 +81,8 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
             else None
         )
         types = tuple(elsewhere.times) if elsewhere else types
-        limits = params.precisions[precision].thresholds
-        checks = Checks(finished(graph), fed, Judge(task, samples.truth, limits))
+        judge = judge_of(samples, how.scores, how.boxes, params.precisions[precision].thresholds)
+        checks = Checks(finished(graph), fed, judge)
         maker = mixing.CandidateMaker(source, parts, finished, checks, build_mix)
         made = [
             maker.check(parts.all_in(name), paths.converted / name / "model.onnx", paths.engines / name)

@@ -20,7 +20,6 @@ from enginewright.data.sample_set import MANIFEST, SampleSet
 from enginewright.graph.as_written import in_halves, run_optimized
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
-from enginewright.graph.shapes import shapes_of
 from enginewright.measure.agreement import Judge
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.calibrate import ranges_of_parts
@@ -44,6 +43,7 @@ from enginewright.precision.in_dialect import (
     rounding_of,
     value_ranges,
 )
+from enginewright.precision.islands import layers_to_keep
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
 from enginewright.precision.records import Search, SearchedLayer, digest_of
 from enginewright.precision.search import (
@@ -169,17 +169,10 @@ def cast_within_thresholds(
     if Checks(exact, samples, judge, most=FIRST).check_run(run_optimized(made), 0, 0).spent <= LITTLE:
         return made, None
     kind = TensorProto.DataType.Value(PRECISIONS[precision].onnx_type)
-    types = {each.name: each.type.tensor_type.elem_type for each in shapes_of(made).graph.value_info}
-    there = {node.name for node in made.graph.node if kind in map(types.get, node.output)}
-    layers = [node.name for node in exact.graph.node if node.name in there]
-    work, checks = shares_of_work(exact, layers, samples.cycled(1)), Checks(exact, samples, judge)
+    switch, checks = partial(SwitchedHalves, kind=kind), Checks(exact, samples, judge)
+    work = shares_of_work(exact, layers_to_keep(made, in_float32=True), samples.cycled(1))
     with scratch_folder() as scratch:
-        trial = LayerTrial(
-            checks,
-            partial(SwitchedHalves, kind=kind),
-            lambda spared: in_halves(exact, kind, {*layers} - {*spared}),
-            scratch,
-        )
+        trial = LayerTrial(checks, switch, lambda spared: in_halves(exact, kind, {*work} - {*spared}), scratch)
         answer = find_spared(trial, work, Journal(scratch / "journal.jsonl"), SearchParams().seconds)
     found = Search(precision=precision, rest="fp32", **found_by(checks, exact, work, answer))
     print(f"{precision}: {found.in_words()}")

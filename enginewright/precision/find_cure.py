@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import onnx
 
@@ -39,6 +39,7 @@ from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep
 
 LEVELS = (2, 4)  # of optimization, beside 3, TensorRT's own
 AS_BUILT = "as built"
+Node = TypeVar("Node")  # or what stands for one
 
 
 class BuiltGraph(NamedTuple):
@@ -226,17 +227,20 @@ def smallest_island(least: Right, model: onnx.ModelProto, trials: Trials, scratc
     return least
 
 
-def fewest(nodes: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> Sequence[str]:
-    """Return few of the nodes that are enough, as all of them are: of which none can be left out, if time allows. Try
-    halves, then quarters and all but a quarter, and so on: delta debugging."""
-    parts = 2
-    while len(nodes) > 1:
-        size = math.ceil(len(nodes) / parts)
-        pieces = [nodes[start : start + size] for start in range(0, len(nodes), size)]
-        others = [[node for node in nodes if node not in piece] for piece in pieces] if len(pieces) > 2 else []
-        found = next(filter(is_enough, (*pieces, *others)), None)
-        if found is None and size == 1:
-            break
-        parts = min(len(nodes), 2 * parts) if found is None else 2 if found in pieces else max(2, parts - 1)
-        nodes = nodes if found is None else found
+def fewest(nodes: Sequence[Node], is_enough: Callable[[Sequence[Node]], bool]) -> Sequence[Node]:
+    """Return few of the nodes that are enough, as all of them are: of which none can be left out, if time allows. Take
+    the shortest start, of this the shortest end, and leave out ever shorter stretches."""
+    for side in (1, -1):
+        few, most = 0, len(nodes)
+        while most - few > 1:
+            middle = (few + most) // 2
+            few, most = (few, middle) if is_enough(nodes[::side][:middle][::side]) else (middle, most)
+        nodes = nodes[::side][:most][::side]
+    size = len(nodes) // 2
+    while size:
+        before = len(nodes)
+        for stop in range(before, 0, -size):
+            others = [*nodes[: max(0, stop - size)], *nodes[stop:]]
+            nodes = others if others and is_enough(others) else nodes
+        size = size // 2 or int(len(nodes) < before)
     return nodes

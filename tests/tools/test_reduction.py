@@ -79,37 +79,12 @@ def test_the_nodes_that_show_a_fault_are_left(condition, failure, kind, left, ti
 
 
 @pytest.mark.parametrize(
-    ("axes", "needed", "left"),
-    [
-        ((1, 1), "b'Gather' in graph or b'Slice' in graph", ["Gather", "Mul"]),
-        ((1, 1), "b'Slice' in graph", ["Slice", "Squeeze", "Mul"]),
-        ((1, 0), "b'Gather' in graph or b'Slice' in graph", ["Slice", "Squeeze", "Mul"]),
-    ],
-    ids=["one place", "the pair itself is at fault", "another axis"],
-)
-def test_a_place_that_two_nodes_pick_is_picked_by_one(axes, needed, left, build, tmp_path, monkeypatch):
-    nodes = [
-        helper.make_node("Slice", ["input", "from", "to", "sliced"], ["slice"]),
-        helper.make_node("Squeeze", ["slice", "squeezed"], ["picked"]),
-        helper.make_node("Mul", ["picked", "picked"], ["logits"]),
-    ]
-    model = model_of(nodes, {"from": [2], "to": [3], "sliced": axes[:1], "squeezed": axes[1:]})
-    condition = f"({needed}) and b'Mul' in graph and (b'Squeeze' in graph or b'Gather' in graph)"
-    script = FAILS.format(condition=condition, failure=f"print('relative error 1'); sys.exit({DIFFERS})")
-    monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
-    case, _ = reduce_fault(Case(model, RUNS[1:]), way("onnxruntime", build), 60, tmp_path / "found")
-    assert operators(case) == left
-    assert np.array_equal(case.expected[0]["logits"], np.square(RUNS[1]["input"][:, 2]))
-
-
-@pytest.mark.parametrize(
     ("needed", "code", "left"),
     [
-        ("graph.count(b'Gather') > 1 or b'Split' in graph", REFUSED, ["Split", "Mul"]),
         ("graph.count(b'Gather') > 1", REFUSED, ["Gather", "Gather", "Mul"]),
         ("graph.count(b'Gather') > 1 and b'Sigmoid' in graph", DIFFERS, ["Gather", "Gather", "Sigmoid", "Mul"]),
     ],
-    ids=["one Split", "the Gathers themselves are at fault", "values matter"],
+    ids=["refused", "values matter"],
 )
 def test_what_meets_again_meets_directly(needed, code, left, build, tmp_path, monkeypatch):
     nodes = [
