@@ -23,13 +23,13 @@ from enginewright.model.exporter_defects import (
     ByPosition,
     attention_in_parts,
     bags_in_parts,
+    export_rounding,
     give_way_to_outputs,
     lengths_that_vary,
     pools_as_means,
     quiet_exporter,
     without_traces,
 )
-from enginewright.model.quantized import export_rounding
 from enginewright.model.source_model import run_model
 from enginewright.model.user_code import user_frames
 
