@@ -78,7 +78,7 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
         (
             "enginewright/precision/calibration/auto.py",
             CODE,
-            {"simplify", "calibrate", "rescue", "search", "convert"},
+            {"simplify", "calibrate", "rescue", "search", "mix", "convert"},
         ),
         ("enginewright/model/export.py", CODE, {"export", "reference"}),
         (
