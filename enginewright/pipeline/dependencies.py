@@ -50,7 +50,7 @@ OF_PRECISION = {
     "convert": (
         "precisions.{key}.from", "precisions.{key}.keep", "precisions.{halves}.thresholds", "build.pixels", *TASK,
     ),
-    "validate": ("precisions.{key}.thresholds", "inference", "validation", "search.{key}"),
+    "validate": ("precisions.{key}.thresholds", "precisions.{key}.cure", "inference", "validation"),
 }  # fmt: skip
 
 
