@@ -23,6 +23,7 @@ from graphs import Noise, opened
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import BuildParams
 from enginewright.data.sample_set import SampleSet
+from enginewright.engine.record import Speedup
 from enginewright.engine.runtimes import load_runtime
 from enginewright.graph.interface import Blueprint
 from enginewright.graph.read_interface import read_blueprint
@@ -58,7 +59,7 @@ def build(graph: Path, asked: BuildParams, folder: Path) -> tuple[Blueprint, flo
     return blueprint, time.perf_counter() - started
 
 
-def speed(one: tuple[Path, Blueprint], other: tuple[Path, Blueprint], params: Params) -> tuple[float, float, float]:
+def speed(one: tuple[Path, Blueprint], other: tuple[Path, Blueprint], params: Params) -> Speedup:
     sides = {side: partial(opened, RUNTIME, *each) for side, each in ((BEFORE, one), (AFTER, other))}
     asked = params.benchmark.model_copy(update={"seconds": SECONDS})
     samples = cast(SampleSet, Noise(one[1].interface))
@@ -82,9 +83,9 @@ def main() -> None:
                 os.environ["XDG_CACHE_HOME"] = str(Path(scratch, "caches", cache.format(graph.parent.name)))
                 folder = Path(scratch, str(number), graph.parent.name)
                 blueprint, seconds = build(graph, asked, folder)
-                times = speed(first[graph], (folder, blueprint), params) if graph in first else (1.0, 1.0, 1.0)
+                times = speed(first[graph], (folder, blueprint), params).in_figures() if graph in first else "the first"
                 first.setdefault(graph, (folder, blueprint))
-                tell(graph=graph.parent.name, how=how, seconds=round(seconds, 1), speed=[round(x, 3) for x in times])
+                tell(graph=graph.parent.name, how=how, seconds=round(seconds, 1), speed=times)
         os.environ["XDG_CACHE_HOME"] = str(Path(scratch, "caches", "beside"))
         started = time.perf_counter()
         with ThreadPoolExecutor(len(graphs)) as pool:

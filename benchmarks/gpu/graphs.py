@@ -75,7 +75,8 @@ def race(runtime: str, before: Path, after: Path) -> dict[str, Any]:
             sides[side] = partial(opened, runtime, folder, blueprint)
         samples = cast(SampleSet, Noise(blueprint.interface))
         for change in race_sides(sides, samples, params, after.name).values():
-            row[str(change.batch)] = {"ms": [change.before, change.after], "times": change.times(params.confidence)}
+            times = change.times(params.confidence)
+            row[str(change.batch)] = {"ms": [change.before, change.after], "times": times.model_dump()}
     return row
 
 

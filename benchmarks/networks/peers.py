@@ -252,8 +252,8 @@ def race_all(makers: Makers, validation: "SampleSet") -> dict[str, Row]:
     for peer in (name for name in makers if name != OURS):
         sides = {BEFORE: opened(makers[peer]), AFTER: opened(makers[OURS])}
         for change in race_sides(sides, validation, params, peer).values():
-            middle, low, high = change.times(params.confidence)
-            ratios = [1 / middle, 1 / high, 1 / low]  # our time over theirs
+            times = change.times(params.confidence)
+            ratios = [1 / times.middle, 1 / times.high, 1 / times.low]  # our time over theirs
             row = found[str(change.batch)]
             row |= {peer: change.before, f"over {peer}": ratios}
             if peer == NNCF or OURS not in row:  # beside ONNX Runtime, whose threads spin, ours takes longer

@@ -20,6 +20,7 @@ from enginewright.core.params.all import Params
 from enginewright.data.feeds import Outputs
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
+from enginewright.engine.record import Speedup
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
@@ -82,7 +83,7 @@ class Judged(Record):
     errors: tuple[float | None, float | None]  # of both engines beside their graph; None: no engine, or no numbers
     losses: tuple[float, float] | None  # the mean error of samples beside the graph in float32
     more_loss: tuple[float, float] | None  # the interval of the difference
-    speed: tuple[float, float, float] | None  # how many times as fast the new one is: the middle, low and high
+    speed: Speedup | None  # of the new one
     cure: str  # whether one is needed, with each version
 
     @property
@@ -163,16 +164,16 @@ class Judging:
             cure=cure,
         )
 
-    def _verdict(self, found: Mapping[str, Outcomes], losses: Any, more: Any, speed: Any) -> str:
+    def _verdict(self, found: Mapping[str, Outcomes], losses: Any, more: Any, speed: Speedup | None) -> str:
         if found[NEW].why:
             return f"refused: {found[NEW].why}"
         if found[NEW].error > self.limit:
             return "wrong"
         if losses and more[0] > 0 and losses[1] > MORE_ERROR * losses[0]:
             return "less accurate"
-        if speed and speed[2] < 1:
+        if speed and speed.high < 1:
             return "slower"
-        return "safe, and faster" if speed and speed[1] > 1 else "safe"
+        return "safe, and faster" if speed and speed.low > 1 else "safe"
 
     def _cure(self, found: Mapping[str, Outcomes], scratch: Path) -> str:
         """Say which version needs a cure, and whether the one that there is cures the new one."""
@@ -222,7 +223,7 @@ class Judging:
         finally:
             side.ask("close")
 
-    def _raced(self, scratch: Path) -> tuple[float, float, float]:
+    def _raced(self, scratch: Path) -> Speedup:
         """Race both in laps, which open each anew, and in turns: what happens to the machine happens to both."""
         ratios, seconds = list[float](), self.params.benchmark.seconds / LAPS / ROUNDS
         for lap in range(LAPS):
@@ -235,14 +236,15 @@ class Judging:
         middle, copies = float(np.median(ratios)), 2 * COPY_NOISE / math.sqrt(LAPS)  # two standard deviations
         low, high = median_interval(np.array(ratios), self.confidence, self.rng)
         low = middle / math.exp(math.hypot(math.log(middle / low), copies))
-        return middle, low, middle * math.exp(math.hypot(math.log(high / middle), copies))
+        high = middle * math.exp(math.hypot(math.log(high / middle), copies))
+        return Speedup(middle=middle, low=low, high=high)
 
 
 def in_words(judged: Judged) -> str:
     """Return what was found, in one sentence without its stop."""
     parts = [f"{judged.precision}: {judged.verdict}"]
     if judged.speed:
-        parts.append("{:.3f} ({:.3f} to {:.3f}) times as fast".format(*judged.speed))
+        parts.append(f"{judged.speed.in_figures()} times as fast")
     if judged.losses and judged.more_loss:
         parts.append(
             f"its error beside fp32 is {judged.losses[1]:.3g} for {judged.losses[0]:.3g}, a difference of "

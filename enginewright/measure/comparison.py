@@ -8,7 +8,7 @@ from typing import NamedTuple
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import Record
 from enginewright.core.text import counted
-from enginewright.engine.machine import Machine
+from enginewright.engine.record import Speedup
 from enginewright.measure.intervals import Z
 from enginewright.measure.records import (
     SAME_PACE,
@@ -126,10 +126,10 @@ class SpeedChange(NamedTuple):
     def deviation(self) -> float:
         return math.hypot(self.error, self.shared)
 
-    def times(self, confidence: float) -> tuple[float, float, float]:
-        """Return how many times as fast the later engine is, and the ends of the interval around that."""
+    def times(self, confidence: float) -> Speedup:
+        """Return how many times as fast the later engine is."""
         margin = deviations_allowed(confidence, 1) * self.deviation
-        return math.exp(self.log), math.exp(self.log - margin), math.exp(self.log + margin)
+        return Speedup(middle=math.exp(self.log), low=math.exp(self.log - margin), high=math.exp(self.log + margin))
 
     @property
     def is_mostly_the_baseline(self) -> bool:
@@ -194,7 +194,9 @@ def compare_runs(
         raise EnginewrightError("the two runs have no precision in common")
     speeds = [raced.get(new.precision) or _ratio_pairs(old.benchmark, new.benchmark) for old, new in pairs]
     deviations = deviations_allowed(confidence, figures=sum(len(each) + 2 for each in speeds))
-    elsewhere, best = _other_machine(before.machine, after.machine), best_pace(before, after)
+    named = ((each, getattr(before.machine, each), getattr(after.machine, each)) for each in Identity.model_fields)
+    others = (f"another {name.replace('_', ' ')}: {was} and {now}" for name, was, now in named if was != now)
+    elsewhere, best = next(others, None), best_pace(before, after)
     changes: list[Change] = []
     for old, new in pairs:
         if new.precision in raced:
@@ -220,11 +222,6 @@ def best_pace(*runs: Measurements) -> float:
     """Return the best machine pace at which any precision was timed: how fast the machine can be."""
     paces = (entry.benchmark.pace.microseconds for run in runs for entry in run.precisions)
     return min((pace for pace in paces if pace is not None), default=0.0)
-
-
-def _other_machine(before: Machine, after: Machine) -> str | None:
-    pairs = ((name, getattr(before, name), getattr(after, name)) for name in Identity.model_fields)
-    return next((f"another {name.replace('_', ' ')}: {was} and {now}" for name, was, now in pairs if was != now), None)
 
 
 def judge_race(precision: str, speed_changes: SpeedChanges, deviations: float) -> list[Change]:

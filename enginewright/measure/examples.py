@@ -150,12 +150,18 @@ SIDES = (28, 32, 64, 96, 128, 160, 192, 224, 256)  # of images that networks lea
 def doubt_about_preparation(
     run: Run, samples: SampleSet, task: Task, outputs: Outputs, sizes: Range, made_by: str
 ) -> str | None:
-    """Return a sentence on the way to prepare images with which a classifier is right far more often, or None.
-    `outputs` are those for the samples as they are. They decide whether other ways are tried at all."""
+    """Return a sentence on the order of classes, or on the way to prepare images, with which a classifier is right far
+    more often, or None. `outputs` are those for the samples as they are: they decide whether others are tried."""
     manifest, truth, places = samples.manifest, samples.truth, np.arange(len(samples))
-    how = manifest.preprocessing
-    own = metric_of(task, outputs, truth, places) if how and isinstance(task, Classification) else None
-    if how is None or truth is None or own is None or own >= SUSPICIOUS or len(samples) < FEWEST_SAMPLES:
+    how, own = manifest.preprocessing, metric_of(task, outputs, truth, places)
+    if not isinstance(task, Classification) or truth is None or own is None or own >= SUSPICIOUS:
+        return None
+    order, right = task.best_order(outputs, truth)
+    if right >= max(SUSPICIOUS, own + FAR):  # some order fits some answers of a model that guesses, too
+        classes = as_in_yaml([manifest.class_names[place] for place in order])
+        otherwise = f"with samples.class_names {classes} it would be right for {right:.1%}"
+        return f"{made_by} is right for {own:.1%} of {len(samples)} {manifest.kind}; {otherwise}: check their order"
+    if how is None or len(samples) < FEWEST_SAMPLES:
         return None
     with np.load(samples.folder / UNCROPPED) as held:
         images = [Image.fromarray(held[name]) for name in held.files]
@@ -220,10 +226,7 @@ def _other_crops(how: Preprocessing) -> Iterator[Preprocessing]:
 
 def _in_words(how: Preprocessing, other: Preprocessing) -> str:
     """Say what differs, as params.yaml has it."""
-    changed = []
-    for name, value in other:
-        if value != getattr(how, name):
-            is_square = name in ("resize", "crop") and value[0] == value[1]
-            changed.append(f"{name} {as_in_yaml(value[0] if is_square else value)}")
-    *first, last = changed
+    changed = {name: value for name, value in other if value != getattr(how, name)}
+    changed |= {name: changed[name][0] for name in ("resize", "crop") if len({*changed.get(name, ())}) == 1}
+    *first, last = [f"{name} {as_in_yaml(value)}" for name, value in changed.items()]
     return f"{', '.join(first)} and {last}" if first else last

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -258,23 +259,19 @@ def _hashes_of_good_run(good: Path) -> dict[str, str]:
 
 
 def _link_from_cache(hashes: Mapping[str, str], place: str, folder: Path) -> None:
-    """Fill a folder, which has the name of a precision, with links to what DVC's cache has of that engine."""
-    from dvc.exceptions import NotDvcRepoError  # here: a light installation has no DVC
-    from dvc.repo import Repo
-    from dvc_data.hashfile.hash_info import HashInfo
-    from dvc_data.hashfile.tree import Tree
-    from dvc_objects.errors import ObjectFormatError
-
-    precision = folder.name
-    if precision not in hashes:
+    """Fill a folder, which has the name of a precision, with links to what DVC's cache has of that engine. Its files
+    lie there by their hashes, and a folder is a list of them."""
+    if (precision := folder.name) not in hashes:
         raise EnginewrightError(f"{place} has no engine of {precision}")
     folder.mkdir()
+    asked = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True, text=True)
+    cache = Path(asked.stdout.strip(), "files/md5")
     try:
-        with Repo() as repo:
-            cache = repo.cache.local
-            for name, (_, file) in Tree.load(cache, HashInfo("md5", hashes[precision])).iteritems():
-                folder.joinpath(*name).symlink_to(Path(cache.oid_to_path(file.value)).resolve(strict=True))
-    except (NotDvcRepoError, ObjectFormatError, FileNotFoundError):
+        for file in json.loads((cache / hashes[precision][:2] / hashes[precision][2:]).read_text(encoding="utf-8")):
+            link, name = folder / file["relpath"], file["md5"]
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((cache / name[:2] / name[2:]).resolve(strict=True))
+    except (FileNotFoundError, *UNREADABLE):
         raise EnginewrightError(
             f"the engine of {precision} that {place} had is not in DVC's cache here: it was made elsewhere, or "
             "removed. `dvc repro` in that state makes it again"

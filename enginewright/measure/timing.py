@@ -37,6 +37,7 @@ Contender = Callable[[], object]  # one inference; may return the seconds of the
 Bind = Callable[[Feeds], Contender]
 Point = Mapping[str, Contender]  # contenders that race each other by name, for example all at one batch size
 MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
+TOO_LONG = 4  # times the seconds that are asked for: calls grew far slower than they were when rounds were counted
 WARM_UP_RUNS = 5
 RESAMPLES = 4000
 ELEMENTS, TIMES = 32768, 20  # of the work that tells the machine pace
@@ -96,9 +97,12 @@ def race(
     # A turn has at least two calls, of which the first is not counted.
     enough = [int(np.clip(seconds / (2 * call), FEWEST_ROUNDS, MOST_ROUNDS)) for call in slowest]
     done: list[list[Round]] = [[] for _ in points]
+    late = time.perf_counter() + TOO_LONG * seconds * sum(map(len, points))
 
     def unfinished() -> list[int]:
-        return [number for number, missing in enumerate(rounds_missing(done, enough)) if missing]
+        least = FEWEST_ROUNDS if time.perf_counter() > late else max(enough) * 2
+        missing = rounds_missing(done, enough)
+        return [number for number, rounds in enumerate(done) if missing[number] and len(rounds) < least]
 
     with ExitStack() as opened:
         if gc.isenabled():

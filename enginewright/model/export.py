@@ -23,13 +23,13 @@ from enginewright.model.exporter_defects import (
     ByPosition,
     attention_in_parts,
     bags_in_parts,
+    export_rounding,
     give_way_to_outputs,
     lengths_that_vary,
     pools_as_means,
     quiet_exporter,
     without_traces,
 )
-from enginewright.model.quantized import export_rounding
 from enginewright.model.source_model import run_model
 from enginewright.model.user_code import user_frames
 
@@ -108,7 +108,9 @@ def _export(wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], settings: dict
         trace = ""
         with quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
             traced = attention_in_parts(wrapped, arrays, settings["dynamic_shapes"])
-            trace = _stack_trace(error, traced)  # the user's line, which the error does not tell
+            # The user's line, which the error does not tell: that of an operator without a translation.
+            if named := re.search(r"translating node %(\w+)", str(error)):
+                trace = next((str(n.meta.get("stack_trace", "")) for n in traced.graph.nodes if n.name == named[1]), "")
             return cast(torch.onnx.ONNXProgram, torch.onnx.export(traced, arrays, **settings))
         raise EnginewrightError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
 
@@ -132,10 +134,3 @@ def _cause(error: BaseException, stack_trace: str) -> str:
     places = [place for place in PLACE.findall(texts) if "site-packages" not in place[0]]
     places = places or [(frame.filename, str(frame.lineno), frame.name) for frame in user_frames(chain[-1])]
     return reason.strip() + ("" if not places else " ({}, line {}, in {})".format(*places[-1]))
-
-
-def _stack_trace(error: BaseException, program: torch.export.ExportedProgram) -> str:
-    """Return the stack trace of an operator without a translation, whose node the error names."""
-    named = re.search(r"translating node %(\w+)", str(error))
-    nodes = program.graph.nodes if named else ()
-    return next((str(node.meta.get("stack_trace", "")) for node in nodes if named and node.name == named[1]), "")

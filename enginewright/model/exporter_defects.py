@@ -17,7 +17,9 @@ import onnx_ir as ir
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from enginewright.core.errors import EnginewrightError
 from enginewright.graph.passes.find import all_values, names_in_use, unused_name
 from enginewright.model.checkpoint import call_model
 
@@ -121,3 +123,67 @@ def without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
         del holder.metadata_props[:]
         holder.doc_string = ""
     return model
+
+
+# Layers of ModelOpt and torch.ao that round: their ranges are tensors, on which the exporter stops. What pt2e of
+# torchao returns needs no help.
+
+
+class RoundingLayer(nn.Module):
+    """A QuantizeLinear and a DequantizeLinear, for the exporter alone: with one scale, or one for each channel."""
+
+    def __init__(self, scale: torch.Tensor, zero: torch.Tensor, axis: int | None) -> None:
+        super().__init__()
+        self.scale = nn.Buffer(scale.detach().float().clone().reshape(() if axis is None else -1))
+        self.zero = nn.Buffer(zero.detach().reshape(self.scale.shape))
+        self.before: torch.Tensor | None = None  # what SmoothQuant multiplies by
+        self.axis: dict[str, Any] = {} if axis is None else {"axis": axis}
+        self.ends: tuple[float, ...] = ()
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        values = values if self.before is None else values * self.before
+        values = values.clamp(*self.ends) if self.ends else values
+        node, given = torch.onnx.ops.symbolic, (self.scale, self.zero)
+        rounded = node("QuantizeLinear", (values, *given), self.axis, dtype=self.zero.dtype, shape=values.shape)
+        return node("DequantizeLinear", (rounded, *given), self.axis, dtype=values.dtype, shape=values.shape)
+
+
+def export_rounding(model: nn.Module) -> None:
+    """Put a RoundingLayer in the place of each layer that rounds, also of one that has several names."""
+    for path, part in list(model.named_modules()):
+        if hasattr(part, "weight_fake_quant") and hasattr(part, "bn"):
+            _fold(part)
+        for name, layer in part._modules.items():
+            if hasattr(layer, "fake_quant_enabled"):
+                part._modules[name] = _of_torch(layer) if layer.fake_quant_enabled else nn.Identity()
+            elif hasattr(layer, "num_bits") and layer.is_enabled:
+                part._modules[name] = _of_modelopt(layer, f"{path}.{name}".lstrip("."))
+
+
+def _fold(layer: Any) -> None:
+    """Fold BatchNorm into a convolution. torch.ao rounds such weights, and divides by its factor again behind them."""
+    statistics = (getattr(layer.bn, name) for name in ("running_mean", "running_var", "eps", "weight", "bias"))
+    layer.weight, layer.bias = fuse_conv_bn_weights(layer.weight, layer.bias, *statistics)
+    layer._forward = lambda values: layer._conv_forward(values, layer.weight_fake_quant(layer.weight), layer.bias)
+
+
+def _of_torch(layer: Any) -> RoundingLayer:
+    ends = layer.activation_post_process.quant_min, layer.activation_post_process.quant_max
+    kind = torch.uint8 if ends[0] >= 0 else torch.int8
+    made = RoundingLayer(layer.scale, layer.zero_point.to(kind), layer.ch_axis if layer.is_per_channel else None)
+    if ends not in ((0, 255), (-128, 127)) and not layer.is_per_channel:  # weights keep within them
+        made.ends = tuple(float((end - layer.zero_point) * layer.scale) for end in ends)
+    return made
+
+
+def _of_modelopt(layer: Any, name: str) -> RoundingLayer:
+    amax, kind = layer.amax, {8: torch.int8, (4, 3): torch.float8_e4m3fn}.get(layer.num_bits)
+    if amax is None or kind is None or layer.block_sizes or layer.unsigned:
+        raise EnginewrightError(
+            f"model.source: {name} does not round to int8 or fp8 by a calibrated range of a tensor or a channel: "
+            "quantize with INT8_DEFAULT_CFG or FP8_DEFAULT_CFG of ModelOpt"
+        )
+    axis = next((number for number, size in enumerate(amax.shape) if size > 1), None)
+    made = RoundingLayer(amax / layer.maxbound, torch.zeros_like(amax, dtype=kind), axis)
+    made.before = layer.pre_quant_scale
+    return made

@@ -129,7 +129,8 @@ def code_of_stages(
     named = ((".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path) for path in paths)
     files = {name: path for name, path in named if name not in (*PACKAGES, *unused, TUNING)}
     sources = _read(files.values(), root / "enginewright" / "__pycache__" / "sources-2.json")
-    beside = {folder: _digests_beside(folder) for folder in {path.parent for path in files.values()}}
+    folders = {path.parent for path in files.values()}
+    beside = {folder: {path: sha256(path) for path in folder.iterdir() if _lies_beside(path)} for folder in folders}
     imports, digests = {}, {}
     for name, path in files.items():
         digest, imported = sources[path]
@@ -165,9 +166,8 @@ def _all_imported(modules: set[str], imports: Mapping[str, set[str]]) -> set[str
     return found
 
 
-def _digests_beside(folder: Path) -> dict[Path, str]:
-    named = (path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc"))
-    return {path: sha256(path) for path in named if not path.name.startswith(".") and not path.name.endswith("~")}
+def _lies_beside(path: Path) -> bool:
+    return path.is_file() and path.suffix not in (".py", ".pyc") and path.name[0] != "." and path.name[-1] != "~"
 
 
 def _read(paths: Iterable[Path], kept_in: Path) -> dict[Path, tuple[str, list[str]]]:

@@ -117,5 +117,5 @@ def reference(params: Params, weights: Path, validation: Path, reference: Path) 
     found = ", ".join(f"{metric.name} {metric.written(value)}" for metric, value in metrics.values())
     found = found or f"{task.metrics[0].name} not measured, {task.lacking}"
     print(f"{result.made_by}: {found}; {result.samples} validation {known.kind}")
-    if doubt:
+    if doubt := doubt or ("its answers fit other samples as well" if result.by_chance else None):
         print(f"MIND: {doubt}")

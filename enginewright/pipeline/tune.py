@@ -157,7 +157,7 @@ class TuningSearch:
             asked=asked,
             best=best.variant,
             times=times,
-            at_batch={each.batch: speedup(each, benchmark.confidence) for each in raced if each.batch},
+            at_batch={each.batch: each.times(benchmark.confidence) for each in raced if each.batch},
             error=max(map(distance, answers, self.answers(best))),
             tried=tuple(tried),
             not_tried=tuple(not_tried),
@@ -219,17 +219,12 @@ class TuningSearch:
     def figures(self, raced: Sequence[SpeedChange], confidence: float) -> tuple[Speedup, tuple[int, ...]]:
         """Return how many times as fast it is over all batch sizes, and those at which it surely is slower."""
         usual = self.plan.benchmark.confidence
-        slower = tuple(each.batch for each in raced if each.batch and each.times(usual)[2] < 1)
-        return speedup(combine(raced), confidence), slower
+        slower = tuple(each.batch for each in raced if each.batch and each.times(usual).high < 1)
+        return combine(raced).times(confidence), slower
 
 
 def is_faster(times: Speedup | None, slower_at: Sequence[int]) -> bool:
     return times is not None and times.low > 1 and not slower_at
-
-
-def speedup(change: SpeedChange, confidence: float) -> Speedup:
-    middle, low, high = change.times(confidence)
-    return Speedup(middle=middle, low=low, high=high)
 
 
 def median_compute(calls: Sequence[Call]) -> float:

@@ -45,7 +45,9 @@ class Checks:
         """`exact_there` runs the graph on a cluster, where there is one."""
         self.graph, self.limits = graph, judge.limits
         self._samples, self._judge, self._exact_there = samples, judge, exact_there
-        self._batch = fixed_batch(graph) or _batch_of(samples)
+        one = sum(values.nbytes for values in samples.read_at(np.arange(1)).values())
+        most = max(1, min(BATCH, BATCH_BYTES // max(one, 1)))
+        self._batch = fixed_batch(graph) or 1 << (most.bit_length() - 1)  # a power of two, of which FIRST is a multiple
         size = sum(values[0].nbytes for values in self._run_all(self.exact, None, np.arange(1)).values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))
         looked_at = np.arange(max(1, min(len(samples), chosen + min(most, OUTPUT_BYTES // max(size, 1)))))
@@ -194,12 +196,6 @@ def upper_end(figure: Figure, samples: int) -> float:
     """Return how large the figure may be on as many other samples, which vary as much as those that were seen."""
     found = estimate(figure, samples)
     return found.value + math.sqrt(2) * (found.at(samples).high - found.value)
-
-
-def _batch_of(samples: SampleSet) -> int:
-    one = sum(values.nbytes for values in samples.read_at(np.arange(1)).values())
-    most = max(1, min(BATCH, BATCH_BYTES // max(one, 1)))
-    return 1 << (most.bit_length() - 1)  # a power of two, of which FIRST is a multiple
 
 
 def _spread(sizes: NDArray[np.float64], count: int) -> NDArray[np.int64]:

@@ -313,8 +313,7 @@ class Races:
         params = BenchmarkParams(batches=(self.bench.batch,), seconds=seconds, confidence=CONFIDENCE, seed=SEED)
         sides = {BEFORE: partial(self._opened, rival), AFTER: partial(self._opened, number)}
         (change,) = race_sides(sides, self.bench.samples, params, "mix, the best").values()
-        middle, low, high = change.times(CONFIDENCE)
-        return Speedup(middle=middle, low=low, high=high)
+        return change.times(CONFIDENCE)
 
     def _opened(self, number: int) -> AbstractContextManager[Bind]:
         return open_contender(self.engines[number], self.bench.machine, self.bench.inference)

@@ -213,7 +213,10 @@ class Mix(MixChoice):
                 else "by the times of their layers no mix of them would be faster"
             )
             return f"{self.precision} is {self._rival()}: {no_mix}"
-        mixed = self._parts(self.candidates[self.mixed].assignment)
+        assignment = self.candidates[self.mixed].assignment
+        base, first, *more = (name for name in self.types if name in assignment)
+        others = "".join(f" and {assignment.count(name)} in {name}" for name in more)
+        mixed = f"{base} with {assignment.count(first)} of {len(assignment)} parts in {first}{others}"
         promised = f"layer times promised {_times(self.promised)} the speed of {self.rival}"
         if self.delivered is None:
             why = f"because layer times are those of {self.traces}, from {self.machine}"
@@ -222,11 +225,6 @@ class Mix(MixChoice):
         if self.delivers:
             return f"{self.precision} is {mixed}: {delivered}"
         return f"{self.precision} is {self._rival()}: for the best mix, {mixed}, {delivered}"
-
-    def _parts(self, assignment: Assignment) -> str:
-        base, first, *more = (name for name in self.types if name in assignment)
-        others = "".join(f" and {assignment.count(name)} in {name}" for name in more)
-        return f"{base} with {assignment.count(first)} of {len(assignment)} parts in {first}{others}"
 
     def _rival(self) -> str:
         """Name the rival, and say why it is the one."""

@@ -31,7 +31,7 @@ def notes_on(findings: Findings) -> list[Note]:
         meant = f"it means {maker}, which runs that file as written."
         notes.append(Note("No PyTorch", f"the model came as an ONNX file. Where this report says PyTorch, {meant}"))
     if doubt := first.validation.doubt:
-        notes.append(Note("Images may be prepared otherwise than the model knows them", f"{doubt}."))
+        notes.append(Note("Samples may be otherwise than the model knows them", f"{doubt}."))
     if first.engine.boxes.chooses_in_graph:
         text = "the engine's times include the choice among overlapping boxes, and the baselines' times do not."
         notes.append(Note("Boxes are chosen in the graph", text))

@@ -12,7 +12,7 @@ from enginewright.core.text import counted
 from enginewright.data.feeds import TINY, Outputs, Places, blocks, finite
 from enginewright.tasks.task import Metric, OneOutput, Shapes, Shown, Statistics, Truth, mean
 
-TOP = 5
+TOP, ENOUGH = 5, 10  # answers; and samples of each class
 CLASSES_FOR_TOP = 21  # with fewer, hardly an answer would miss the best five
 ROUNDING = 0.02  # probabilities in few bits may miss a sum of 1 by this much
 
@@ -58,6 +58,18 @@ class Classification(OneOutput):
             return []
         right = [_right(outputs[name][block], truth[places[block]]) for block in blocks(outputs[name])]
         return list(np.concatenate(right).T[: len(self.metrics)])
+
+    def best_order(self, outputs: Outputs, truth: Truth) -> tuple[list[int], float]:
+        """Return the order of classes with which most answers are right, and their share. Where a class has few
+        samples, some order fits any answers: then there is none."""
+        from scipy.optimize import linear_sum_assignment  # here: it takes half a second
+
+        if not (name := self.read_from(outputs)) or not self._classes or len(truth) < ENOUGH * self._classes:
+            return [], 0.0
+        counts = np.zeros((self._classes, self._classes))
+        np.add.at(counts, (outputs[name].argmax(axis=1), truth), 1)
+        answers, order = linear_sum_assignment(-counts)
+        return order.tolist(), float(counts[answers, order].sum() / len(truth))
 
     def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         name = self.read_from(reference)

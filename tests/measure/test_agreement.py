@@ -225,6 +225,12 @@ def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
     assert metric_of(TASK, maps, np.array([0, 1]), np.arange(2)) is None
 
 
+def test_as_many_samples_are_needed_as_show_the_share_with_none_apart():
+    scores = {"scores": np.eye(10)}
+    needed = agreement_of(TASK, scores, scores, LIMITS).needed
+    assert LIMITS.agreement ** (needed - 1) > 0.025 >= LIMITS.agreement**needed  # the exact binomial interval's end
+
+
 def test_agreement_accuracy_and_margins_are_those_of_the_output_with_scores():
     features, right, wrong = np.eye(2, 5), np.eye(2, 3), np.eye(2, 3)[::-1]
     wanted, got = {"features": features, "scores": right}, {"features": features, "scores": wrong}

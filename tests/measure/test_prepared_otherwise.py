@@ -1,5 +1,7 @@
 """A classifier that would be right far more often for images that are prepared in another usual way is told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -143,6 +145,20 @@ def test_the_crop_that_the_model_knows_is_named(tmp_path, trained, given, only, 
     model = KnowsColumns(way(**trained), tmp_path, only)
     said = doubted(model, lines_of(way(**given), tmp_path))
     assert f" of 64 images; with {told} it would be right for 100.0%: check samples.preprocessing" in (said or "")
+
+
+@pytest.mark.parametrize("seen", [COUNT, 40])
+def test_another_order_of_the_classes_is_named_where_each_has_enough_samples(tmp_path, seen):
+    """As where a folder's names are sorted, and the model's classes are not. It needs no further run of the model."""
+    model, samples = Trained(way()), images_of(way(), tmp_path)
+    outputs = {"scores": model(samples.read_at(np.arange(seen)))["scores"][:, [3, 0, 1, 2, 4, 5, 6, 7]]}
+    samples = replace(
+        samples, manifest=samples.manifest.model_copy(update={"samples": samples.manifest.samples[:seen]})
+    )
+    task = task_of("classification", None, samples.manifest.class_names)
+    said = doubt_about_preparation(model, samples, task, outputs, SIZES, "PyTorch") or ""
+    named = "with samples.class_names [3, 0, 1, 2, 4, 5, 6, 7] it would be right for 100.0%: check their order"
+    assert (named in said) == (seen == COUNT)
 
 
 def test_a_model_that_is_mostly_right_pays_nothing(tmp_path):

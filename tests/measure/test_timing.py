@@ -107,6 +107,12 @@ def test_slow_contenders_get_fewer_rounds_but_enough_for_an_interval(clock, rng,
     assert len(race_one(contenders, 1.0, rng).rounds) == rounds
 
 
+def test_calls_that_grow_far_slower_during_the_race_end_it(clock, rng):
+    """As those of PyTorch's recurrent layers do on a machine that others keep busy."""
+    timings = race_one({"a": clock.contender("a", lambda now, _: 0.001 if now < 0.2 else 2.0)}, 1.0, rng)
+    assert len(timings.rounds) == FEWEST_ROUNDS
+
+
 def test_a_contender_gets_about_the_asked_seconds(clock, rng):
     timings = race_one({"a": clock.contender("a", 0.001), "b": clock.contender("b", 0.004)}, 2.0, rng)
     for name in ("a", "b"):

@@ -47,12 +47,12 @@ def test_a_note_says_where_int8_does_not_pay_and_which_layers_lost(findings, evi
 @pytest.mark.parametrize(
     "doubt", [None, "PyTorch is right for 12.5% of 64 images; with color bgr it would be right for 90%"]
 )
-def test_a_note_says_that_images_may_be_prepared_in_another_way(findings, evidence, doubt):
+def test_a_note_says_that_samples_may_be_otherwise(findings, evidence, doubt):
     made = evidence("int8")
     validation = made.validation.model_copy(update={"doubt": doubt})
     notes, _ = noted(findings(replace(made, validation=validation)))
-    told = [note for note in notes if "prepared otherwise" in note]
-    assert told == ([f"- **Images may be prepared otherwise than the model knows them:** {doubt}."] if doubt else [])
+    told = [note for note in notes if "may be otherwise" in note]
+    assert told == ([f"- **Samples may be otherwise than the model knows them:** {doubt}."] if doubt else [])
 
 
 @pytest.mark.parametrize(("nms", "told"), [("graph", True), ("outside", False)])

@@ -34,10 +34,9 @@ def open_table(table: Path, data: Path, listed: Classes | None, known: Known) ->
     column = "label" if known.pairs else known.column  # of pairs of images, no table tells
     columns, rows = read_rows(table)
     if columns[:1] != ["path"] or {*columns[1:]} - {column} or (len(columns) > 2 and column in ("label", "mask")):
-        texts = "; texts need samples.text" if columns[0] in (*ONE, *TWO) else ""
         raise EnginewrightError(
-            f"samples.source: {table} must begin with the line path,{column} or path, and not with "
-            f"{','.join(columns)}{texts}"
+            f"samples.source: {table} must begin with the line path,{column} or path, and not with {','.join(columns)}"
+            "; if it holds texts, set samples.text"
         )
     files = [_file(table, row, "path", data) for row in rows]
     seen: dict[Path, int] = {}
