@@ -110,7 +110,12 @@ class Params(Section):
         if not isinstance(listed, Mapping):
             return content
         filled = {name: with_defaults(name, given) for name, given in listed.items()}
-        content = {**content, "search": _without_cures(content.get("search"), filled)}
+        search: Any = content.get("search")
+        for name, each in search.items() if isinstance(search, Mapping) else ():  # where `cure` may be said, too
+            if isinstance(each, Mapping) and "cure" in each and isinstance(filled.get(name), Mapping):
+                filled[name] = {**filled[name], "cure": each["cure"]}
+                search = {**search, name: {key: value for key, value in each.items() if key != "cure"}}
+        content = {**content, "search": search}
         sections = {}
         for section, source in (("search", "searched"), ("mix", "mixed")):
             given = content.get(section)
@@ -273,19 +278,6 @@ class Params(Section):
                     f"build.profile.{axis}: the images of samples.preprocessing.crop, {how.crop[index]}, are not "
                     f"within {sides}"
                 )
-
-
-def _without_cures(search: Any, precisions: dict[str, Any]) -> Any:
-    """Return the section `search` without what belongs to precisions and may be said there, and say it of these."""
-    if not isinstance(search, Mapping):
-        return search
-    others = {}
-    for name, each in search.items():
-        others[name] = each
-        if isinstance(each, Mapping) and "cure" in each and isinstance(precisions.get(name), Mapping):
-            others[name] = {key: value for key, value in each.items() if key != "cure"}
-            precisions[name] = {**precisions[name], "cure": each["cure"]}
-    return others
 
 
 def all_defaults() -> dict[str, Any]:
