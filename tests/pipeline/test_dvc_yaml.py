@@ -45,7 +45,10 @@ USED_PARTS = {
 ALL = "*"
 READERS = (
     "enginewright/cli/commands/bundle.py",
+    "enginewright/cli/commands/compare.py",
+    "enginewright/cli/commands/cure.py",
     "enginewright/cli/commands/fleet.py",
+    "enginewright/cli/commands/keep.py",
     "enginewright/cli/commands/upgrade.py",
     "enginewright/cli/machine_checks.py",
     "enginewright/core/params/all.py",
