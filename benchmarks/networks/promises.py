@@ -158,14 +158,24 @@ def search_with(error: float) -> "Search":
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return how many promises of each network were kept."""
+    """Return how many promises of each network were kept, with exact intervals."""
+    from enginewright.measure.intervals import share
+
     promises = [row for row in rows if row["promised"]]
     made = Counter(row["network"] for row in promises)
     kept = Counter(row["network"] for row in promises if row["kept"])
     lines = [f"{name}: {kept[name]} of {number} kept" for name, number in made.items()]
     spared = np.mean([row["spared"] / row["layers"] for row in rows])
-    whole = f"{len(promises)} of {len(rows)} searches promised, {kept.total()} promises were kept"
-    return "\n".join([*lines, f"{whole}; {spared:.0%} of layers spared"])
+    whole = f"{len(promises)} of {len(rows)} searches promised; {spared:.0%} of layers spared"
+    broken = {(row["network"], row["split"]) for row in promises if not row["kept"]}
+    splits = {(row["network"], row["split"]) for row in promises}  # whose promises depend on each other
+    for what, count, total in (
+        ("promises kept", kept.total(), len(promises)),
+        ("splits with all promises kept", len(splits - broken), len(splits)),
+    ):
+        found = share(count, total)
+        whole += f"\n{count} of {total} {what}: {found.low:.1%} to {found.high:.1%}, at 95 %"
+    return "\n".join([*lines, whole])
 
 
 def main() -> None:
