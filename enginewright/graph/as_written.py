@@ -156,9 +156,9 @@ def _rounding(source: str, target: str, kind: int, switch: str = "") -> list[onn
     return [*nodes, helper.make_node("Where", [switch, rounded, source], [target])] if switch else nodes
 
 
-def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], is_switched: bool = False) -> onnx.ModelProto:
+def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], switched: bool = False) -> onnx.ModelProto:
     """Return a graph in float32 in which the nodes of these names compute as they would in 16 bits: what they read and
-    return is rounded; if it `is_switched`, only where the input `switch.NODE` says so. Leave `model` as it is."""
+    return is rounded; if they are `switched`, only where the input `switch.NODE` says so. Leave `model` as it is."""
     made, nodes, rounded = with_shapes(model), list[onnx.NodeProto](), set[str]()
     typed = (*made.graph.value_info, *made.graph.input, *made.graph.output)
     floats = {each.name for each in typed if each.type.tensor_type.elem_type == FP32}
@@ -167,7 +167,7 @@ def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], is_swit
         if node.name not in names:
             nodes.append(node)
             continue
-        switch = f"switch.{node.name}" if is_switched else ""
+        switch = f"switch.{node.name}" if switched else ""
         for place, name in enumerate(node.input):
             if name in floats - rounded:
                 node.input[place] = f"{node.name}.{place}"
@@ -177,8 +177,8 @@ def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], is_swit
             if name in floats:
                 node.output[place] = f"{name}.exact"
                 nodes += _rounding(node.output[place], name, kind, switch)
-                rounded.update(() if is_switched else [name])
-        if is_switched:
+                rounded.update(() if switched else [name])
+        if switched:
             made.graph.input.append(helper.make_tensor_value_info(switch, TensorProto.BOOL, []))
     del made.graph.node[:], made.graph.value_info[:]
     made.graph.node.extend(nodes)

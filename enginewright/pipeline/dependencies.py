@@ -50,7 +50,7 @@ OF_PRECISION = {
     "convert": (
         "precisions.{key}.from", "precisions.{key}.keep", "precisions.{halves}.thresholds", "build.pixels", *TASK,
     ),
-    "validate": ("precisions.{key}.thresholds", "inference", "validation", "search.{key}"),
+    "validate": ("precisions.{key}.thresholds", "precisions.{key}.cure", "inference", "validation"),
 }  # fmt: skip
 
 
@@ -62,8 +62,8 @@ def write_parameters(params: Params, folder: Path) -> None:
     for stage, places in OF_PRECISION.items():
         section = {"rescue": "search", "search": "search", "mix": "mix"}.get(stage, "precisions")
         for key, item in content[section].items():
-            halves = key if key in HALVES else ""  # of which the graph alone shows whether it keeps its thresholds
-            named = [place.format(key=key, halves=halves, floating=item.get("floating")) for place in places]
+            keys = {"key": key, "halves": key if key in HALVES else "", "floating": item.get("floating")}
+            named = [place.format(**keys) for place in places]
             _write(folder / stage / f"{key}.json", named, content)
 
 

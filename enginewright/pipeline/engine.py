@@ -78,8 +78,8 @@ def validate(params: Params, precision: PrecisionName, paths: ValidatePaths) -> 
         print(f"{precision}: BROKEN THRESHOLD: {line}")
     for line in record.unsure:
         print(f"{precision}: not sure: {line}")
-    found, is_to_be_cured = record.engine_against_graph, precision in params.search and params.search[precision].cure
-    if is_to_be_cured and (found.nonfinite or found.relative > limits.relative_error):
+    found = record.engine_against_graph
+    if params.precisions[precision].cure and (found.nonfinite or found.relative > limits.relative_error):
         subprocess.run([sys.executable, "-m", "enginewright.cli", "cure", paths.engine])
 
 

@@ -70,15 +70,12 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
             sample = samples.cycled(CALIBRATION_BATCH)
 
             def made(spared: Collection[str]) -> onnx.ModelProto:
-                keeping = plan._replace(keep=plan.keep.naming(spared))
-                return in_precision(precision, keeping, target, sample, dialect)
+                return in_precision(precision, plan._replace(keep=plan.keep.naming(spared)), target, sample, dialect)
 
-            if precision in HALVES:
-                how, limits = params.model, params.precisions[precision].thresholds
-                judge = judge_of(samples, how.scores, how.boxes, limits)
-                graph, found = cast_within_thresholds(precision, target, made, samples, judge)
-                if found:
-                    found.write(unfinished / SEARCH)
+            if precision in HALVES and len(samples):
+                limits = params.precisions[precision].thresholds
+                judge = judge_of(samples, params.model.scores, params.model.boxes, limits)
+                graph = cast_within_thresholds(precision, target, made, samples, judge, unfinished / SEARCH)
             else:
                 graph = made(())
             save_graph(graph, target)

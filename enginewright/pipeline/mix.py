@@ -18,13 +18,14 @@ from enginewright.engine.record import read_engine
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.pixels import take_pixels
+from enginewright.measure.agreement import Judge
 from enginewright.measure.timing import whole_machine
-from enginewright.pipeline.search import judge_of
 from enginewright.precision import in_dialect, mixing
 from enginewright.precision.checks import Checks
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.records import SEARCH, Mix
 from enginewright.targets.ray_cluster import whole_node
+from enginewright.tasks.choose import task_of
 
 
 class MixPaths(NamedTuple):
@@ -61,6 +62,7 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
         mixing.require_executed(read_engine(paths.engines / name), precision)
     this, known = Machine.read(paths.machine), samples.manifest
     bench = mixing.Bench(this, params.inference.on(this.cores), samples.tuned(build), build.profile.batch.opt)
+    task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     tokenizer = samples.folder / TOKENIZER if known.text else None
     compiled_for, example = Target.read(paths.target), fed.cycled(build.profile.batch.min)
 
@@ -81,8 +83,8 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
             else None
         )
         types = tuple(elsewhere.times) if elsewhere else types
-        judge = judge_of(samples, how.scores, how.boxes, params.precisions[precision].thresholds)
-        checks = Checks(finished(graph), fed, judge)
+        limits = params.precisions[precision].thresholds
+        checks = Checks(finished(graph), fed, Judge(task, samples.truth, limits))
         maker = mixing.CandidateMaker(source, parts, finished, checks, build_mix)
         made = [
             maker.check(parts.all_in(name), paths.converted / name / "model.onnx", paths.engines / name)

@@ -158,25 +158,23 @@ def found_by(checks: Checks, graph: onnx.ModelProto, work: Mapping[str, float], 
 
 
 def cast_within_thresholds(
-    precision: PrecisionName, source: Path, cast: Convert, samples: SampleSet, judge: Judge
-) -> tuple[onnx.ModelProto, Search | None]:
-    """Return the graph in 16 bits. Where it breaks the thresholds, as few nodes as are enough stay in float32: return
-    what was searched, too. A few samples show that most graphs need none."""
-    made = cast(())
-    if not len(samples):
-        return made, None
-    exact = load_graph(source)
+    precision: PrecisionName, source: Path, cast: Convert, samples: SampleSet, judge: Judge, found: Path
+) -> onnx.ModelProto:
+    """Return the graph in 16 bits. Where it breaks the thresholds, as few nodes as are enough stay in float32: write
+    what was searched. A few samples show that most graphs need none."""
+    made, exact = cast(()), load_graph(source)
     if Checks(exact, samples, judge, most=FIRST).check_run(run_optimized(made), 0, 0).spent <= LITTLE:
-        return made, None
+        return made
     kind = TensorProto.DataType.Value(PRECISIONS[precision].onnx_type)
     switch, checks = partial(SwitchedHalves, kind=kind), Checks(exact, samples, judge)
     work = shares_of_work(exact, layers_to_keep(made, in_float32=True), samples.cycled(1))
     with scratch_folder() as scratch:
         trial = LayerTrial(checks, switch, lambda spared: in_halves(exact, kind, {*work} - {*spared}), scratch)
         answer = find_spared(trial, work, Journal(scratch / "journal.jsonl"), SearchParams().seconds)
-    found = Search(precision=precision, rest="fp32", **found_by(checks, exact, work, answer))
-    print(f"{precision}: {found.in_words()}")
-    return cast(answer.spared) if answer.spared else made, found
+    record = Search(precision=precision, rest="fp32", **found_by(checks, exact, work, answer))
+    record.write(found)
+    print(f"{precision}: {record.in_words()}")
+    return cast(answer.spared) if answer.spared else made
 
 
 def _by_others(

@@ -46,9 +46,8 @@ class Checks:
         self.graph, self.limits = graph, judge.limits
         self._samples, self._judge, self._exact_there = samples, judge, exact_there
         one = sum(values.nbytes for values in samples.read_at(np.arange(1)).values())
-        fitting = max(1, min(BATCH, BATCH_BYTES // max(one, 1)))
-        power_of_two = 1 << (fitting.bit_length() - 1)  # of which FIRST is a multiple
-        self._batch = fixed_batch(graph) or power_of_two
+        fits = max(1, min(BATCH, BATCH_BYTES // max(one, 1)))
+        self._batch = fixed_batch(graph) or 1 << (fits.bit_length() - 1)  # a power of two, of which FIRST is a multiple
         size = sum(values[0].nbytes for values in self._run_all(self.exact, None, np.arange(1)).values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))
         looked_at = np.arange(max(1, min(len(samples), chosen + min(most, OUTPUT_BYTES // max(size, 1)))))

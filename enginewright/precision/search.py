@@ -109,19 +109,18 @@ class SwitchedHalves:
 
     def __init__(self, model: onnx.ModelProto, kind: int, layers: Collection[str], threads: int = 0) -> None:
         self._layers = layers
-        self._run = run_optimized(in_halves(model, kind, layers, is_switched=True), threads)
+        self._run = run_optimized(in_halves(model, kind, layers, switched=True), threads)
 
     def run_alone(self, layer: str) -> Run:
         switches = {f"switch.{each}": np.asarray(each == layer) for each in self._layers}
         return lambda feeds: self._run({**feeds, **switches})
 
 
-Switch = Callable[..., SwitchedGraph | SwitchedHalves]
+Switched = SwitchedGraph | SwitchedHalves
+Switch = Callable[..., Switched]
 
 
-def loss_alone(
-    graph: SwitchedGraph | SwitchedHalves, layer: str, batches: Sequence[Feeds], answers: Sequence[Outputs]
-) -> float:
+def loss_alone(graph: Switched, layer: str, batches: Sequence[Feeds], answers: Sequence[Outputs]) -> float:
     """Return the relative error of the outputs if this layer alone is in the precision: the geometric mean of the
     root mean square over samples, and of that of all samples at once, which those with the largest answers decide.
 

@@ -153,7 +153,7 @@ def ask_elsewhere(target: Target, cluster: str | None, params: Params, copy: Cop
                 shutil.copytree(project / folder, unfinished, dirs_exist_ok=True)
         for name, content in _cures_in(project).items() - cures.items():
             write_text(kept := CURES / f"{target.name}.{name}", content)
-            _say(f"{target.name}: {kept} has what cures an engine there: commit it, and ask again")
+            _say(f"{target.name}: {kept} cures an engine there: commit it, and ask again")
         return Answer.parse((project / "answer.json").read_bytes(), f"the answer of {target.name}")
     except Exception as error:
         if sentence := sentence_of(error):

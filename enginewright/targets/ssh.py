@@ -253,19 +253,18 @@ def run_there(name: str, words: list[str]) -> int:
     of cures and tunings comes back, too."""
     device = target_of_stages()
     assert device, "the caller looked"
-    pairs = list(zip(words[::2], words[1::2], strict=True))
-    given = [path for option, path in pairs if option not in NOT_SENT]
+    given = {path: option for option, path in zip(words[::2], words[1::2], strict=True) if option not in NOT_SENT}
     there, code = [path for path in given if Path(path).exists()], CODE / f"{name}.json"
     of_task = json.loads(code.read_bytes())["task"] if code.exists() else ()  # the files of the user's own
     files = [str(PARAMS_FILE), *there, *(file for file in of_task if Path(file).exists()), *map(str, FOUND)]
-    plans = [path for option, path in pairs if option == "--plan"]
     for folder in FOUND:
         folder.mkdir(exist_ok=True)
 
     def run() -> int:
         device.send(Path.cwd(), files, f"{device.project}/work")
         if not (failed := device.run_stage(name, *words)):
-            device.bring([*(path for path in given if path not in there), *plans, *map(str, FOUND)])
+            made = (path for path, option in given.items() if option == "--plan" or path not in there)
+            device.bring([*made, *map(str, FOUND)])
         return failed
 
     return device.again(run)

@@ -77,11 +77,11 @@ def test_what_is_found_is_followed_where_it_fits_and_named_where_not(project, ca
     assert "int8 is no longer the graph that was cured" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_validation_looks_for_a_cure_where_it_is_asked_to(asked, project, monkeypatch):
+@pytest.mark.parametrize(("place", "asked"), [("precisions", True), ("search", True), ("precisions", False)])
+def test_validation_looks_for_a_cure_where_it_is_asked_to(place, asked, project, monkeypatch):
     be_wrong(monkeypatch, {"conv2"}, "scaled")
     root, started = project(), []
-    written(root, {"search.int8.cure": asked})
+    written(root, {f"{place}.int8.cure": asked})
     monkeypatch.setattr(stage, "subprocess", Namespace(run=started.append))
     paths = stage.ValidatePaths(**{name: Path(path) for name, path in TO_VALIDATE.items()})
     stage.validate(Params.read(), "int8", paths)

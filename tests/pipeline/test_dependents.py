@@ -44,7 +44,7 @@ DEPENDENTS = {
     "precisions.int8.rescue": AFTER_CALIBRATION,
     "precisions.int8.thresholds.cosine": AFTER_RESCUE,
     "search.int8.seconds": AFTER_RESCUE,
-    "search.int8.cure": {"validate@int8"} | ENDS,
+    "precisions.int8.cure": {"validate@int8"} | ENDS,
     "precisions.bf16.thresholds.cosine": {
         "convert@bf16",
         "build@bf16",

@@ -52,13 +52,10 @@ def _size(case: Case) -> tuple[int, int]:
 
 def fewest_nodes(case: Case, attempt: Attempt) -> Case:
     """Leave out nodes as long as the fault stays."""
-    found = case
+    tried: dict[tuple[int, ...], Case | None] = {}
 
     def is_enough(units: Sequence[int]) -> bool:
-        nonlocal found
-        part = attempt(partial(case.part, units))
-        found = part or found
+        tried[tuple(units)] = part = attempt(partial(case.part, units))
         return part is not None
 
-    fewest(range(len(case.units)), is_enough)
-    return found
+    return tried.get(tuple(fewest(range(len(case.units)), is_enough))) or case

@@ -110,6 +110,12 @@ class Params(Section):
         if not isinstance(listed, Mapping):
             return content
         filled = {name: with_defaults(name, given) for name, given in listed.items()}
+        search: Any = content.get("search")
+        for name, each in search.items() if isinstance(search, Mapping) else ():  # where `cure` may be said, too
+            if isinstance(each, Mapping) and "cure" in each and isinstance(filled.get(name), Mapping):
+                filled[name] = {**filled[name], "cure": each["cure"]}
+                search = {**search, name: {key: value for key, value in each.items() if key != "cure"}}
+        content = {**content, "search": search}
         sections = {}
         for section, source in (("search", "searched"), ("mix", "mixed")):
             given = content.get(section)

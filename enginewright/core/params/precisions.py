@@ -98,6 +98,9 @@ class PrecisionParams(Section):
     """what stays in high precision"""
     thresholds: Thresholds
     """against PyTorch over the validation set"""
+    cure: bool = False
+    """true: if the engine differs from its graph, find what cures it, into cures/, which the next run follows;
+    `search.P.cure` says the same"""
     must_pay: MustPay | None = None
     """null, or {over: bf16, times: 1.1}: fail unless it is 1.1 times as fast as bf16"""
     rescue: Annotated[Rescues, BeforeValidator(_rescues_exist)] = "none"
@@ -200,8 +203,6 @@ class SearchParams(Section):
 
     seconds: float = Field(default=600.0, gt=0)
     """to measure layers in; the next run goes on from there"""
-    cure: bool = False
-    """true: if an engine differs from its graph, find what cures it, into cures/, which the next run follows"""
 
 
 class MixParams(Section):
