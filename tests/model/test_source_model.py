@@ -229,7 +229,7 @@ def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
 
 @pytest.mark.parametrize(
     ("scores", "classes", "wanted"),
-    [("odds", 0, "a score per class"), ("logits", 3, "a score for each of the 3 classes")],
+    [("odds", 0, "a score per class"), ("logits", 3, "a score for each of 3 classes")],
 )
 def test_the_output_that_model_scores_names_must_hold_scores(scores, classes, wanted):
     with pytest.raises(EnginewrightError) as caught:

@@ -78,7 +78,7 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
         (
             "enginewright/precision/calibration/auto.py",
             CODE,
-            {"simplify", "calibrate", "rescue", "search", "mix", "convert"},
+            {"simplify", "calibrate", "rescue", "search", "convert"},
         ),
         ("enginewright/model/export.py", CODE, {"export", "reference"}),
         (
@@ -86,7 +86,7 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
             CODE,
             {"weights", "export", "reference", "search", "convert", "mix", "validate", "trace", "machine"},
         ),
-        ("enginewright/precision/quantize.py", CODE, {"simplify", "calibrate", "rescue", "search", "mix", "convert"}),
+        ("enginewright/precision/quantize.py", CODE, {"simplify", "calibrate", "rescue", "search", "convert"}),
         ("enginewright/core/params/model.py", CODE, ALL),
         ("enginewright/measure/contenders.py", CODE, {"benchmark", "race"}),
         ("enginewright/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),

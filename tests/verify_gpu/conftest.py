@@ -8,7 +8,9 @@ import os
 from contextlib import nullcontext
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 from PIL import Image
 from support.builds import building_here
 from support.gpu import KEEP, LIMITS, is_for
@@ -39,13 +41,33 @@ def machine():
 
 
 @pytest.fixture(scope="session")
-def graphs(tiny_onnx, tmp_path_factory):
+def wide_onnx(tiny_graph, tmp_path_factory):
+    """The tiny classifier with more weights than its plan has kernels: else that plan keeps them where it need not."""
+    model, random = onnx.ModelProto.FromString(tiny_graph.SerializeToString()), np.random.default_rng(8)
+    *_, classifier = model.graph.node
+    more = {"w4": random.normal(0, 0.3, (16384, 32)), "w3": random.normal(0, 0.01, (16, 16384))}
+    old = next(tensor for tensor in model.graph.initializer if tensor.name == "w3")
+    model.graph.initializer.remove(old)
+    for name, weights in more.items():
+        model.graph.initializer.append(numpy_helper.from_array(weights.astype(np.float32), name))
+    wide = helper.make_node("Gemm", ["features", "w4"], ["wide"], "wide", transB=1)
+    relu = helper.make_node("Relu", ["wide"], ["relu_3"], "relu3")
+    classifier.input[0] = "relu_3"
+    for node in (wide, relu):
+        model.graph.node.insert(len(model.graph.node) - 1, node)
+    path = tmp_path_factory.mktemp("wide") / "model.onnx"
+    save_graph(model, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def graphs(wide_onnx, tmp_path_factory):
     """The classifier in each precision."""
     folder = tmp_path_factory.mktemp("graphs")
-    ranges = dict.fromkeys(["input", *(name for node in load_graph(tiny_onnx).graph.node for name in node.output)], 8.0)
-    made = {"fp32": load_graph(tiny_onnx)}
-    made |= {name: cast(tiny_onnx, name, KEEP) for name in ("fp16", "bf16")}
-    made["int8"] = quantize(tiny_onnx, "int8", ranges, KEEP, rest="fp32")
+    ranges = dict.fromkeys(["input", *(name for node in load_graph(wide_onnx).graph.node for name in node.output)], 8.0)
+    made = {"fp32": load_graph(wide_onnx)}
+    made |= {name: cast(wide_onnx, name, KEEP) for name in ("fp16", "bf16")}
+    made["int8"] = quantize(wide_onnx, "int8", ranges, KEEP, rest="fp32")
     for name, graph in made.items():
         save_graph(graph, folder / f"{name}.onnx")
     return {name: folder / f"{name}.onnx" for name in made}

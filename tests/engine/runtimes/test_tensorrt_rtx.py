@@ -14,7 +14,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from support.builds import building_here
+from support.builds import build_apart, building_here
 from support.detectors import small_detector
 from support.pass_checks import model_of_text
 from support.patterns import PATTERNS, pattern
@@ -546,7 +546,10 @@ def test_a_library_of_plugins_lies_beside_the_engine_and_one_that_is_not_named_i
         ("hands out nothing", "is refused by TensorRT for RTX: IPluginRegistry::loadLibrary: Error Code 4: "),
     ],
 )
-def test_a_library_of_plugins_that_does_not_load_is_a_sentence(tiny_onnx, make, ada, tmp_path, kind, wanted):
+def test_a_library_of_plugins_that_does_not_load_is_a_sentence(
+    tiny_onnx, make, ada, tmp_path, kind, wanted, monkeypatch
+):
+    build_apart(monkeypatch)  # such a library may end the process
     chosen = with_plugin(ada, plugin_library(tmp_path / "own.so", kind))
     sentence = refusal(make, tiny_onnx, chosen, tmp_path / "out" / "fp32")
     assert sentence.startswith(f"the plugin library own.so (build.tensorrt.plugins) {wanted}")
