@@ -86,7 +86,7 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machi
             CODE,
             {"weights", "export", "reference", "search", "convert", "mix", "validate", "trace", "machine"},
         ),
-        ("enginewright/precision/quantize.py", CODE, {"simplify", "calibrate", "rescue", "search", "convert"}),
+        ("enginewright/precision/quantize.py", CODE, {"simplify", "calibrate", "rescue", "search", "mix", "convert"}),
         ("enginewright/core/params/model.py", CODE, ALL),
         ("enginewright/measure/contenders.py", CODE, {"benchmark", "race"}),
         ("enginewright/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
