@@ -61,6 +61,11 @@ def start_dvc(*arguments: str, folder: Path | None = None, stderr: int | None = 
     )
 
 
+def cache_of_dvc() -> str:
+    """Return the folder of DVC's cache, or nothing where DVC has no project."""
+    return subprocess.run([*program_of("dvc"), "cache", "dir"], capture_output=True, text=True).stdout.strip()
+
+
 def stay_quiet_when_interrupted() -> None:
     """Have Ctrl-C end this process without a traceback wherever it is met: while packages are imported, which takes
     seconds, or typed again while what it began is removed."""

@@ -177,7 +177,7 @@ def doubt_about_preparation(
         return {}
 
     def accuracy(other: Preprocessing) -> float:
-        return metric_of(task, outputs_of(other), truth, places) or 0.0 if outputs_of(other) else 0.0
+        return (metric_of(task, outputs_of(other), truth, places) or 0.0) if outputs_of(other) else 0.0
 
     own, found = accuracy(how), how
     for _ in range(MISTAKES):

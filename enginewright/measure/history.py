@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from enginewright.core.files import (
 )
 from enginewright.core.params.all import Params, overlay
 from enginewright.core.params.section import load_yaml
+from enginewright.core.process import cache_of_dvc
 from enginewright.core.text import counted
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import RECORD, EngineRecord
@@ -209,12 +209,13 @@ def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
         if shown.returncode:
             raise EnginewrightError(f"{place} has no {LOCK}, which would name its engines")
         hashes = parse_hashes(shown.stdout, f"{place}:{LOCK}")
+    cache = Path() if path.is_dir() else Path(cache_of_dvc(), "files/md5")
     with scratch_folder() as scratch:
 
         def find(precision: str) -> Path:
             folder = (path.parent / ENGINES if path.is_dir() else scratch) / precision
             if not path.is_dir():
-                _link_from_cache(hashes, place, folder)
+                _link_from_cache(cache, hashes, place, folder)
             elif not folder.is_dir():
                 raise EnginewrightError(f"{folder} is missing: run `dvc checkout` or `dvc repro` in that project")
             if EngineRecord.read(folder / RECORD).identity != measured.get(precision):
@@ -258,14 +259,11 @@ def _hashes_of_good_run(good: Path) -> dict[str, str]:
         raise EnginewrightError(f"{path} is damaged. Take the file back from git") from None
 
 
-def _link_from_cache(hashes: Mapping[str, str], place: str, folder: Path) -> None:
+def _link_from_cache(cache: Path, hashes: Mapping[str, str], place: str, folder: Path) -> None:
     """Fill a folder, which has the name of a precision, with links to what DVC's cache has of that engine. Its files
     lie there by their hashes, and a folder is a list of them."""
     if (precision := folder.name) not in hashes:
         raise EnginewrightError(f"{place} has no engine of {precision}")
-    folder.mkdir()
-    asked = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True, text=True)
-    cache = Path(asked.stdout.strip(), "files/md5")
     try:
         for file in json.loads((cache / hashes[precision][:2] / hashes[precision][2:]).read_text(encoding="utf-8")):
             link, name = folder / file["relpath"], file["md5"]

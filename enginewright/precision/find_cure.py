@@ -117,11 +117,9 @@ class Trials:
 
     def error_of(self, engine: BuiltGraph) -> float:
         """Return the largest relative error of an engine beside its graph, which is infinite for what is no number."""
-        run, errors = run_as_written(engine.graph), []
+        run = run_as_written(engine.graph)
         with self.opened(engine) as session:
-            for feeds in self.feeds:
-                errors.append(distance(*self.comparable(run(feeds), session.run(feeds))))
-        return max(errors)
+            return max(distance(*self.comparable(run(feeds), session.run(feeds))) for feeds in self.feeds)
 
     @contextmanager
     def opened(self, engine: BuiltGraph) -> Iterator[Session]:
@@ -191,10 +189,8 @@ def find_cures(model: onnx.ModelProto, trials: Trials, scratch: Path) -> list[Ri
     if again := trials.attempt(model, GraphChange(), scratch):
         return [again]
     levels = LEVELS if RUNTIMES[trials.machine.runtime].is_tensorrt else ()
-    others = (
-        *(GraphChange(spelling=name) for name in SPELLINGS),
-        *(GraphChange(optimization_level=level) for level in levels),
-    )
+    others = [GraphChange(spelling=name) for name in SPELLINGS]
+    others += [GraphChange(optimization_level=level) for level in levels]
     cures = [cure for change in others if (cure := trials.attempt(model, change, scratch))]
     islands = {layers_to_keep(model, wide): wide for wide in (True, False)}  # one, if there are no 16 bits
     for nodes, wide in reversed(islands.items()):

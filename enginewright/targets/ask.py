@@ -22,7 +22,7 @@ from enginewright.core.installing import NAME, revision
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ON_CPU, ONNXRUNTIME, ClusterParams
 from enginewright.core.params.section import PARAMS_FILE
-from enginewright.core.process import TARGET, how_it_ended
+from enginewright.core.process import TARGET, cache_of_dvc, how_it_ended
 from enginewright.core.text import last_line
 from enginewright.targets.answer import NOT_YET, Answer, Answers, UsersCode
 from enginewright.targets.file import FLEET, Fleet, Target
@@ -184,8 +184,7 @@ def _held(target: Target, address: str | None) -> Iterator[Target]:
 def _same_cache() -> dict[str, bytes]:
     """Return the setting by which a copy of the project has the cache of this one."""
     home = next(each for each in (Path.cwd(), *Path.cwd().parents) if (each / ".dvc").is_dir())
-    cache = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True, text=True).stdout.strip()
-    setting = f'[cache]\n    dir = {cache}\n    type = "reflink,hardlink,copy"\n'
+    setting = f'[cache]\n    dir = {cache_of_dvc()}\n    type = "reflink,hardlink,copy"\n'
     return {os.path.relpath(home / ".dvc" / "config.local"): setting.encode()}
 
 

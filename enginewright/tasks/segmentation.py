@@ -59,13 +59,11 @@ class Segmentation(OneOutput):
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Statistics]:
         if not (name := self.read_from(outputs)):
             return []
-        scores, (_, classes, *sides) = outputs[name], outputs[name].shape
-        rows, columns = (side // found for side, found in zip(truth.shape[1:], sides, strict=True))
+        scores, classes = outputs[name], outputs[name].shape[1]
         counts = [
-            _overlaps(answer.repeat(rows, axis=0).repeat(columns, axis=1), mask, classes)
+            _overlaps(answer, mask, classes)
             for block in blocks(scores)
-            # The pixels of smaller answers are repeated up to the size of the masks.
-            for answer, mask in zip(_maps(scores[block]), truth[places[block]], strict=True)
+            for answer, mask in zip(_enlarged(_maps(scores[block]), truth), truth[places[block]], strict=True)
         ]
         return [np.array(counts, np.float64)]
 
@@ -112,6 +110,12 @@ class Segmentation(OneOutput):
 
 def _maps(scores: NDArray[Any]) -> Maps:
     return np.asarray(finite(scores).argmax(axis=1))
+
+
+def _enlarged(maps: Maps, truth: Truth) -> Maps:
+    """Repeat the pixels of smaller answers up to the size of the masks."""
+    rows, columns = (side // found for side, found in zip(truth.shape[1:], maps.shape[1:], strict=True))
+    return maps if rows == columns == 1 else maps.repeat(rows, axis=1).repeat(columns, axis=2)
 
 
 def _overlaps(answer: Maps, mask: NDArray[Any], classes: int) -> NDArray[np.float64]:

@@ -149,7 +149,7 @@ def test_the_crop_that_the_model_knows_is_named(tmp_path, trained, given, only, 
 
 @pytest.mark.parametrize("seen", [COUNT, 40])
 def test_another_order_of_the_classes_is_named_where_each_has_enough_samples(tmp_path, seen):
-    """As where a folder's names are sorted, and the model's classes are not. It needs no further run of the model."""
+    """Name the order where a folder's names are sorted and the model's classes are not, without another run of it."""
     model, samples = Trained(way()), images_of(way(), tmp_path)
     outputs = {"scores": model(samples.read_at(np.arange(seen)))["scores"][:, [3, 0, 1, 2, 4, 5, 6, 7]]}
     samples = replace(

@@ -108,7 +108,7 @@ def test_slow_contenders_get_fewer_rounds_but_enough_for_an_interval(clock, rng,
 
 
 def test_calls_that_grow_far_slower_during_the_race_end_it(clock, rng):
-    """As those of PyTorch's recurrent layers do on a machine that others keep busy."""
+    """PyTorch's recurrent layers are such calls on a machine that others keep busy."""
     timings = race_one({"a": clock.contender("a", lambda now, _: 0.001 if now < 0.2 else 2.0)}, 1.0, rng)
     assert len(timings.rounds) == FEWEST_ROUNDS
 

@@ -91,9 +91,9 @@ def test_a_room_imports_only_the_rooms_before_it(room):
 
 
 def test_the_house_stays_small():
-    """What is added makes room for itself. The aim is 27,000 lines in 200 files: these numbers only fall."""
+    """Hold the house to its size. The aim is 27,000 lines in 200 files: these numbers only fall."""
     lines = [len(path.read_text().splitlines()) for path in FILES]
-    assert (len(lines) <= 200, sum(lines) <= 31_442, max(lines) <= 450) == (True, True, True), (len(lines), sum(lines))
+    assert (len(lines) <= 200, sum(lines) <= 31_441, max(lines) <= 450) == (True, True, True), (len(lines), sum(lines))
     arrows = {
         (room, name.split(".")[1])
         for room in ROOMS

@@ -552,7 +552,7 @@ def _obstacles(network, config) -> list[str]:
     if failing("out_of_memory_build"):
         return [line.format(1 << 34) for line in OUT_OF_MEMORY]
     if failing("kernels_below_4") and config.builder_optimization_level < 4:
-        # With 10.6 on an H200 at levels 0 to 3, on int8 of MobileNetV3; at 4 it was built.
+        # 10.6 said so on an H200 of MobileNetV3 in int8, at levels 0 to 3, and built it at level 4.
         why = "Assertion type() == expectedDataType<T>() failed. "
         return [f"[weightsPtr.h::values::181] Error Code 2: Internal Error ({why})"]
     if failing("build_none"):

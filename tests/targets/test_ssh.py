@@ -231,7 +231,7 @@ def test_a_target_that_does_not_come_back_is_told(device, board, monkeypatch):
     board.start()
 
 
-# What is found there.
+# A target finds cures and tunings, which come back.
 
 WRONG = """\
 import sys

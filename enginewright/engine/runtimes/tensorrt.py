@@ -62,8 +62,7 @@ class TensorRT(Library):
         options = blueprint.build.tensorrt
         for path, name in zip(options.plugins, options.plugin_names, strict=True):
             shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
-        plan, blueprint, remark = self._first_plan(onnx, blueprint, folder)
-        remarks = [remark]
+        plan, blueprint, *remarks = self._first_plan(onnx, blueprint, folder)
         if options.is_stripped and plan.nbytes > graph_bytes(onnx) // MOST_COMPRESSED:
             plan, blueprint, remark = self._smaller(plan, onnx, blueprint, folder)
             remarks.append(remark)
@@ -138,11 +137,8 @@ class TensorRT(Library):
         if whole.nbytes > stripped.nbytes:
             return stripped, blueprint, ""
         sizes = f"{file_size(whole.nbytes)}, and without {file_size(stripped.nbytes)}, as it has more kernels then"
-        return (
-            whole,
-            with_weights,
-            f"it keeps its weights (build.tensorrt.weights: stripped): with them it takes {sizes}",
-        )
+        remark = f"it keeps its weights (build.tensorrt.weights: stripped): with them it takes {sizes}"
+        return whole, with_weights, remark
 
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int

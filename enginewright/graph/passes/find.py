@@ -74,16 +74,17 @@ class Inserter:
     def node(
         self, reader: ir.Node, op_type: str, inputs: Values, result: str, name: str = "", **attributes: Any
     ) -> ir.Value:
-        """Add a node in front of the one that is to read its result, and return that. It is called as its result is
-        unless it has a name."""
-        return self.nodes(reader, op_type, inputs, [result], name=name, **attributes)[0]
+        """Add a node before the one that is to read its result, whose name it has if it has none. Return the result."""
+        made = self._value(result)
+        reader.prepend(ir.node(op_type, inputs, attributes, outputs=[made], name=name or made.name))
+        return made
 
     def nodes(
         self, reader: ir.Node, op_type: str, inputs: Values, results: Sequence[str], domain: str = "", **attributes: Any
     ) -> list[ir.Value]:
-        """Add a node with several results."""
-        made, name = [self._value(each) for each in results], attributes.pop("name", "")
-        reader.prepend(ir.node(op_type, inputs, attributes, domain=domain, outputs=made, name=name or made[0].name))
+        """Add a node with several results, called as the first of them."""
+        made = [self._value(each) for each in results]
+        reader.prepend(ir.node(op_type, inputs, attributes, domain=domain, outputs=made, name=made[0].name))
         return made
 
     def behind(self, value: ir.Value, op_type: str, inputs: Values, result: str) -> ir.Value:
