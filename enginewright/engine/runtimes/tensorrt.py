@@ -94,7 +94,7 @@ class TensorRT(Library):
                 raise
             reason = self.log.reason()
         thorough = replace(blueprint, build=blueprint.build.at_level(THOROUGH))
-        remark = f"it is built at optimization level {THOROUGH}, as TensorRT failed at {level} ({reason})"
+        remark = f"it is built at optimization level {THOROUGH}, as {self.title} failed at {level} ({reason})"
         return self._plan(onnx, thorough, folder), thorough, remark
 
     def _why_not_at_largest(self, folder: Path, blueprint: Blueprint) -> str | None:
