@@ -2,8 +2,8 @@
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
 import torch
 import torchvision
@@ -213,17 +213,28 @@ class OneStage(nn.Module):
         super().__init__()
         self.backbone, self.head, self.anchor_generator = detector.backbone, detector.head, detector.anchor_generator
         self._kind, self._coder = type(detector), detector.box_coder
+        self._anchors: tuple[object, torch.Tensor] | None = None  # and what they are for
 
     def forward(self, images: torch.Tensor) -> Detected:
         height, width = images.shape[-2:]
         features: Any = self.backbone(images)
         features = list(features.values())
         heads = self.head(features)
-        # The anchors of one image are those of all. They depend on its size alone, so that they become constants.
-        (anchors,) = self.anchor_generator(ImageList(images, [(height, width)]), features)
-        corners = self._corners(heads["bbox_regression"], anchors)
-        limits = torch.tensor([width, height, width, height], dtype=corners.dtype)
+        corners = self._corners(heads["bbox_regression"], self._anchors_of(images, features))
+        limits = _row([width, height, width, height], corners)
         return Detected(torch.minimum(corners.clamp(min=0), limits), self._scores(heads)[..., 1:])
+
+    def _anchors_of(self, images: torch.Tensor, features: list[torch.Tensor]) -> torch.Tensor:
+        """Return the anchors of one image, which are those of all, and constants of a graph: they depend on its size
+        alone. They are made on the CPU, from which nothing may be copied while calls are recorded as a CUDA graph."""
+        size, is_traced = images.shape[-2:], torch.compiler.is_compiling()
+        made_for = size, features[0].dtype, features[0].device
+        if self._anchors and self._anchors[0] == made_for and not is_traced:
+            return self._anchors[1]
+        (anchors,) = self.anchor_generator(ImageList(images, [tuple(size)]), features)
+        if not is_traced:
+            self._anchors = made_for, anchors
+        return cast(torch.Tensor, anchors)
 
     def _corners(self, found: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor:
         """Decode a batch as torchvision's coders do, of which one takes single images only."""
@@ -234,7 +245,7 @@ class OneStage(nn.Module):
             near, far = (found * sizes).split(2, dim=-1)
             return torch.cat([centre - near, centre + far], dim=-1)
         coder = self._coder
-        shift, growth = (found / torch.tensor(coder.weights)).split(2, dim=-1)
+        shift, growth = (found / _row(coder.weights, found)).split(2, dim=-1)
         middle = centre + shift * extent
         half = extent * growth.clamp(max=coder.bbox_xform_clip).exp() / 2
         return torch.cat([middle - half, middle + half], dim=-1)
@@ -246,6 +257,11 @@ class OneStage(nn.Module):
         if issubclass(self._kind, FCOS):
             return (logits.sigmoid() * heads["bbox_ctrness"].sigmoid()).sqrt()
         return logits.sigmoid()
+
+
+def _row(numbers: Iterable[float], beside: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of these numbers, without copying any to the device of another."""
+    return torch.cat([beside.new_full((1,), number) for number in numbers])
 
 
 def detector_names() -> list[str]:

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torchvision
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 from torchvision.ops import FrozenBatchNorm2d, batched_nms
@@ -65,6 +66,26 @@ def test_the_boxes_are_those_of_torchvision(name):
         found = find_boxes([boxes[index], scores[index]], how, None)
         assert len(rows) > 50
         assert found == pytest.approx(rows, abs=1e-4)
+
+
+class Elsewhere(TorchDispatchMode):
+    """Asserts that nothing is made on the CPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        assert not isinstance(result, torch.Tensor) or result.is_meta, func
+        return result
+
+
+@pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "retinanet_resnet50_fpn", "fcos_resnet50_fpn"])
+def test_a_detector_runs_on_a_gpu_and_copies_nothing_to_it_after_its_first_call(name):
+    model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+    graph, images = as_graph(model).eval().to("meta", torch.float16), torch.zeros(2, 3, SIZE, SIZE)
+    with torch.inference_mode():
+        graph(images.to("meta", torch.float16))
+        with Elsewhere():
+            boxes, _ = graph(torch.ones_like(images, device="meta", dtype=torch.float16))
+    assert boxes.is_meta
 
 
 def test_the_background_is_no_class_of_the_samples():
