@@ -13,8 +13,8 @@ import pandas as pd
 import torchvision
 
 from enginewright.core.params.build import EAGER
-from enginewright.measure.contenders import fastest, launch_timer, product_timer, pytorch_contender
-from enginewright.measure.timing import median_seconds, take_turn
+from enginewright.measure.contenders import launch_timer, product_timer, pytorch_contender
+from enginewright.measure.timing import fastest, median_seconds, take_turn
 
 TURN, SLOW = 0.075, 1.2
 

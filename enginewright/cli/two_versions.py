@@ -17,15 +17,16 @@ from enginewright.cli.environment import Side, read_runs, write_runs
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import CONVERTED, VALIDATION_SAMPLES, Record, scratch_folder, templates_in
 from enginewright.core.params.all import Params
-from enginewright.data.feeds import Outputs
+from enginewright.data.feeds import errors_of_samples, middle_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import Speedup
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
-from enginewright.measure.agreement import compare, distance
-from enginewright.measure.race import COPY_NOISE, LAPS
+from enginewright.measure.agreement import distance
+from enginewright.measure.race import LAPS, in_other_copies
+from enginewright.measure.records import Factor
 from enginewright.measure.timing import RESAMPLES, median_interval, whole_machine
 from enginewright.precision.cure import CURE, UNCURED, Cure
 from enginewright.precision.find_cure import feeds_for
@@ -151,8 +152,7 @@ class Judging:
         if len(before) and len(before) == len(after):
             losses = float(before.mean()), float(after.mean())
             drawn = self.rng.choice(after - before, size=(RESAMPLES, len(after))).mean(axis=1)
-            low, high = np.quantile(drawn, [(1 - self.confidence) / 2, (1 + self.confidence) / 2])
-            more = float(low), float(high)
+            more = middle_of(drawn, self.confidence)
         errors = [each.error if math.isfinite(each.error) else None for each in found.values()]
         return Judged(
             precision=self.precision,
@@ -202,17 +202,9 @@ class Judging:
         outputs, expected = read_runs(folder / "outputs.npz"), map(run_as_written(folder / "model.onnx"), self.feeds)
         pairs = zip(expected, outputs[: len(self.feeds)], strict=True)
         errors = [distance(*self.task.comparable(*pair)) for pair in pairs]
-        losses = [self._losses(*pair) for pair in zip(self.exact, outputs[len(self.feeds) :], strict=True)]
+        of_samples = zip(self.exact, outputs[len(self.feeds) :], strict=True)
+        losses = [errors_of_samples(*self.task.comparable(*pair)) for pair in of_samples]
         return Outcomes(None, max(errors), np.concatenate(losses) if losses else np.empty(0))
-
-    def _losses(self, exact: Outputs, got: Outputs) -> NDArray[np.float64]:
-        wanted, given = self.task.comparable(exact, got)
-        count = len(next(iter(wanted.values())))
-        rows = [
-            [{name: values[place : place + 1] for name, values in side.items()} for side in (wanted, given)]
-            for place in range(count)
-        ]
-        return np.array([compare(*pair).relative for pair in rows])
 
     @contextmanager
     def _opened(self, name: str, folder: Path) -> Iterator[OtherPython]:
@@ -233,10 +225,8 @@ class Judging:
                 for _ in range(ROUNDS):
                     taken = {name: median(side.ask("time", seconds=seconds)) for name, side in sides.items()}
                     ratios.append(taken[OLD] / taken[NEW])
-        middle, copies = float(np.median(ratios)), 2 * COPY_NOISE / math.sqrt(LAPS)  # two standard deviations
-        low, high = median_interval(np.array(ratios), self.confidence, self.rng)
-        low = middle / math.exp(math.hypot(math.log(middle / low), copies))
-        high = middle * math.exp(math.hypot(math.log(high / middle), copies))
+        interval = median_interval(np.array(ratios), self.confidence, self.rng)
+        middle, low, high = in_other_copies(Factor(median(ratios), *interval))
         return Speedup(middle=middle, low=low, high=high)
 
 

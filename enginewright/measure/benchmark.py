@@ -23,18 +23,7 @@ from enginewright.engine.gpu import process_megabytes
 from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, LayerTime, read_engine, require_weights
 from enginewright.engine.runtimes import load_runtime
-from enginewright.measure.records import (
-    ENGINE,
-    RUNS_FOR_P99,
-    AtSize,
-    Isolated,
-    Latency,
-    MachinePace,
-    PeakMemory,
-    Ratio,
-    Throughput,
-    Trace,
-)
+from enginewright.measure import records
 from enginewright.measure.timing import Bind, Contender, Timings, best_common_pace, race, take_turn, warm_up
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
@@ -44,9 +33,9 @@ RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds
 class Race:
     """The result of a race: its summary, every timing by batch size, and the timings of the rounds that count."""
 
-    latencies: tuple[Latency, ...]
-    ratios: tuple[Ratio, ...]
-    pace: MachinePace
+    latencies: tuple[records.Latency, ...]
+    ratios: tuple[records.Ratio, ...]
+    pace: records.MachinePace
     timings: Mapping[int, Timings]
     counted: Mapping[int, Timings]
 
@@ -71,7 +60,7 @@ def race_contenders(
     return Race(
         latencies=tuple(summarize(name, batch, each) for batch, each in counted.items() for name in contenders),
         ratios=tuple(ratio_to(each, baseline, batch, params.confidence, rng) for batch, each, baseline in pairs),
-        pace=MachinePace(microseconds=None if best is None else 1e6 * best, rounds=rounds, set_aside=set_aside),
+        pace=records.MachinePace(microseconds=None if best is None else 1e6 * best, rounds=rounds, set_aside=set_aside),
         timings=timings,
         counted=counted,
     )
@@ -96,7 +85,7 @@ def race_over_sizes(
     params: BenchmarkParams,
     read_pace: Callable[[], float],
     label: str,
-) -> tuple[AtSize, ...]:
+) -> tuple[records.AtSize, ...]:
     """Race at other sizes of the first axis that the user named. Others have the sizes that engines are tuned for."""
     profile = build.profile
     if not profile.axes:
@@ -108,15 +97,15 @@ def race_over_sizes(
     for size in sorted({sizes.min, (sizes.opt + sizes.max) // 2, sizes.max, *tuned}):
         sized = samples.at(profile.at("opt") | {axis: size}, profile)
         race = race_contenders(contenders, sized, one, read_pace, f"{label}, {axis} {size}")
-        found.append(AtSize(axis=axis, size=size, latencies=race.latencies, ratios=race.ratios))
+        found.append(records.AtSize(axis=axis, size=size, latencies=race.latencies, ratios=race.ratios))
     return tuple(found)
 
 
-def summarize(contender: str, batch: int, timings: Timings) -> Latency:
+def summarize(contender: str, batch: int, timings: Timings) -> records.Latency:
     milliseconds = np.array([call.seconds for call in timings.calls_of(contender)]) * 1000
     compute = [call.compute * 1000 for call in timings.calls_of(contender) if call.compute is not None]
     p25, p50, p75, p90, p99 = (float(value) for value in np.percentile(milliseconds, [25, 50, 75, 90, 99]))
-    return Latency(
+    return records.Latency(
         contender=contender,
         batch=batch,
         runs=len(milliseconds),
@@ -131,9 +120,9 @@ def summarize(contender: str, batch: int, timings: Timings) -> Latency:
     )
 
 
-def ratio_to(timings: Timings, baseline: str, batch: int, confidence: float, rng: np.random.Generator) -> Ratio:
-    median, low, high = timings.factor(ENGINE, baseline, confidence, rng)
-    return Ratio(baseline=baseline, batch=batch, rounds=len(timings.rounds), median=median, low=low, high=high)
+def ratio_to(timings: Timings, baseline: str, batch: int, confidence: float, rng: np.random.Generator) -> records.Ratio:
+    median, low, high = timings.factor(records.ENGINE, baseline, confidence, rng)
+    return records.Ratio(baseline=baseline, batch=batch, rounds=len(timings.rounds), median=median, low=low, high=high)
 
 
 def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float, float, float | None]]:
@@ -151,7 +140,7 @@ def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float,
 
 SLICES = 5
 OpenFor = Callable[[int], Sequence[Engine]]  # so many requests in flight
-Answers = dict[Throughput, list[float]]  # the seconds of each answer
+Answers = dict[records.Throughput, list[float]]  # the seconds of each answer
 
 
 class Client(NamedTuple):
@@ -186,7 +175,7 @@ def measure_throughput(
     rates, latencies = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
 
     def lacks_p99(times: list[float]) -> bool:
-        return len(times) < RUNS_FOR_P99 and median(times) <= limit
+        return len(times) < records.RUNS_FOR_P99 and median(times) <= limit
 
     while asked := [each for each in clients if len(rates[each]) < SLICES or lacks_p99(latencies[each])]:
         for requests in asked:
@@ -194,7 +183,7 @@ def measure_throughput(
             rates[requests].append(len(answers) / took)
             latencies[requests] += answers
     return {
-        Throughput(
+        records.Throughput(
             batch=batch,
             requests=requests,
             runs=len(times),
@@ -229,13 +218,13 @@ def ask_at_once(clients: Sequence[Client], seconds: float) -> tuple[list[float],
 TRACED_CALLS = 48
 
 
-def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet) -> Trace:
+def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet) -> records.Trace:
     """Time the layers at the batch size that the engine is tuned for. There are none if the runtime gives no times."""
     layers = time_layers(folder, machine, inference, samples, TRACED_CALLS)
     record = EngineRecord.read(folder / RECORD)  # its hashes were checked
     times = tuple(layers) if any(layer.milliseconds for layer in layers) else ()
     batch = record.profile.batch.opt
-    return Trace(precision=record.precision, machine=machine, batch=batch, calls=TRACED_CALLS, layers=times)
+    return records.Trace(precision=record.precision, machine=machine, batch=batch, calls=TRACED_CALLS, layers=times)
 
 
 def time_layers(
@@ -266,7 +255,7 @@ def isolated(measure: Callable[..., Found], feeds: Feeds, *arguments: object) ->
 
 def measure_engine(
     feeds: Path, folder: Path, machine: Path, validation: Path, inference: InferenceParams, params: BenchmarkParams
-) -> Isolated:
+) -> records.Isolated:
     """Measure the memory on these feeds, and the compute time on the samples of `validation`."""
     here = Machine.read(machine)
     with open_engine(folder, here, inference) as engine:
@@ -280,14 +269,14 @@ def measure_engine(
             warm_up(call, params.seconds / 2)
             seconds = [timed.compute for timed in take_turn(call, params.seconds) if timed.compute is not None]
             compute[batch] = 1000 * median(seconds)
-    return Isolated(memory=memory, compute=compute)
+    return records.Isolated(memory=memory, compute=compute)
 
 
-def peak_of(call: Callable[[], object], device: str) -> PeakMemory:
+def peak_of(call: Callable[[], object], device: str) -> records.PeakMemory:
     """Return the peak memory after a few calls. A contender keeps its GPU memory, so the use at the end is the peak."""
     for _ in range(FIRST_CALLS):
         call()
     # `ru_maxrss` would include the parent's memory, from before the exec.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     host = int(status["VmHWM"].split()[0]) / 1000
-    return PeakMemory(host=host, device=process_megabytes() if device == "cuda" else None)
+    return records.PeakMemory(host=host, device=process_megabytes() if device == "cuda" else None)

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from enginewright.data.preprocessing import in_layout
 from enginewright.engine.record import RECORD, EngineRecord
 from enginewright.measure.benchmark import peak_of
 from enginewright.measure.records import PeakMemory
-from enginewright.measure.timing import Bind
+from enginewright.measure.timing import Bind, fastest, seconds_of_one
 from enginewright.model.checkpoint import Tensors, call_model, load_model
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
 
@@ -169,7 +168,6 @@ def _captured(work: Callable[[], Tensors]) -> Callable[[], Tensors]:
 # virtual machine's cores nearer to each other or further apart, or share them with others; a clock may drop. That slows
 # some contenders by a quarter and others hardly, so only rounds at the same pace are comparable.
 
-ATTEMPTS = 3
 HANDOVERS, ELEMENTS_PER_THREAD = 20, 32768  # PyTorch gives a thread no fewer elements
 LAUNCHES = 100
 MATRIX, PRODUCTS = 2048, 20  # a product of smaller matrices takes as long as its launch
@@ -189,7 +187,7 @@ def pace_meter(device: str, threads: int) -> Callable[[], float]:
         host, gpu = launch_timer(), product_timer()
         return lambda: math.sqrt(fastest(host) * fastest(gpu))
     numbers = torch.zeros(ELEMENTS_PER_THREAD * threads)
-    return lambda: fastest(lambda: _seconds(lambda: numbers.add_(1.0), HANDOVERS))
+    return lambda: fastest(lambda: seconds_of_one(lambda: numbers.add_(1.0), HANDOVERS))
 
 
 def launch_timer() -> Callable[[], float]:
@@ -197,7 +195,7 @@ def launch_timer() -> Callable[[], float]:
 
     def once() -> float:
         torch.cuda.synchronize()  # a launch into a full queue would wait
-        return _seconds(lambda: number.add_(1.0), LAUNCHES)
+        return seconds_of_one(lambda: number.add_(1.0), LAUNCHES)
 
     return once
 
@@ -215,16 +213,3 @@ def product_timer() -> Callable[[], float]:
         return float(before.elapsed_time(after)) / 1000 / PRODUCTS
 
     return once
-
-
-def fastest(read: Callable[[], float]) -> float:
-    """Return the fastest of a few readings: a short interruption makes one of them slower, not the machine."""
-    return min(read() for _ in range(ATTEMPTS))
-
-
-def _seconds(work: Callable[[], object], times: int) -> float:
-    work()
-    started = time.perf_counter()
-    for _ in range(times):
-        work()
-    return (time.perf_counter() - started) / times

@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import VALIDATION_SAMPLES
@@ -25,7 +26,7 @@ from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import RECORD, EngineRecord, read_engine
 from enginewright.engine.runtimes import describe_machine
 from enginewright.measure.comparison import SIDE_BY_SIDE, SpeedChange, SpeedChanges, combine, standard_error
-from enginewright.measure.records import EnginesRace, RacedPair
+from enginewright.measure.records import EnginesRace, Factor, RacedPair
 from enginewright.measure.timing import Bind, Call, Round, Timings, median_interval, median_seconds, race, whole_machine
 
 Open = Callable[[], AbstractContextManager[Bind]]
@@ -64,14 +65,8 @@ def race_engines(
         label = f"race, lap {lap + 1} of {LAPS}"
         (timings,) = run_lap({name: openers[name] for name in order}, [feeds], params.seconds / LAPS, rng, label)
         rounds += timings.rounds
-    whole, copies = Timings(rounds), 2 * COPY_NOISE / math.sqrt(LAPS)  # two standard deviations
-
-    def pair_of(one: str, other: str) -> RacedPair:
-        median, low, high = whole.factor(one, other, params.confidence, rng)
-        low = median / math.exp(math.hypot(math.log(median / low), copies))
-        high = median * math.exp(math.hypot(math.log(high / median), copies))
-        return RacedPair(one=one, other=other, median=median, low=low, high=high)
-
+    whole = Timings(rounds)
+    times = {pair: whole.factor(*pair, params.confidence, rng) for pair in combinations(names, 2)}
     return EnginesRace(
         batch=batch,
         baseline=baseline,
@@ -79,8 +74,15 @@ def race_engines(
         confidence=params.confidence,
         rounds=len(rounds),
         milliseconds={name: 1000 * median_seconds(whole.calls_of(name)) for name in names},
-        pairs=tuple(pair_of(one, other) for one, other in combinations(names, 2)),
+        pairs=tuple(RacedPair(one=a, other=b, **in_other_copies(each)._asdict()) for (a, b), each in times.items()),
     )
+
+
+def in_other_copies(times: Factor) -> Factor:
+    """Widen the interval of a race in laps by what the choice of copies leaves in it."""
+    copies, middle = 2 * COPY_NOISE / math.sqrt(LAPS), times.median  # two standard deviations
+    low = middle / math.exp(math.hypot(math.log(middle / times.low), copies))
+    return Factor(middle, low, middle * math.exp(math.hypot(math.log(times.high / middle), copies)))
 
 
 # Race two sides until it is known well enough how much faster one is. Each lap opens each side twice.
@@ -110,9 +112,7 @@ def race_sides(
         for batch, timings in zip(rounds, run_lap(openers, feeds, seconds, rng, label), strict=True):
             rounds[batch] += timings.rounds
         if lap + 1 >= FEWEST_LAPS and lap % 2:
-            changes = [
-                _speed_change(batch, known, params.confidence, rng, seconds_of) for batch, known in rounds.items()
-            ]
+            changes = [_speed_change(*each, params.confidence, rng, seconds_of) for each in rounds.items()]
             if combine(changes).error <= SMALL_ERROR:
                 break
     noise = LAP_NOISE / math.sqrt(lap + 1)  # each batch size has its own, and all have as much in common
@@ -125,12 +125,12 @@ def race_sides(
 def _speed_change(
     batch: int, rounds: Sequence[Round], confidence: float, rng: np.random.Generator, seconds_of: SecondsOf
 ) -> SpeedChange:
-    def seconds_in_rounds(side: str) -> list[float]:
+    def in_rounds(side: str) -> NDArray[np.float64]:
         """Return the seconds of a call in each round: the mean of the side's two copies."""
         copies = [[calls for name, calls in each.turns.items() if name.startswith(side)] for each in rounds]
-        return [float(np.mean([seconds_of(calls) for calls in each])) for each in copies]
+        return np.array([np.mean([seconds_of(calls) for calls in each]) for each in copies])
 
-    before, after = np.array(seconds_in_rounds(BEFORE)), np.array(seconds_in_rounds(AFTER))
+    before, after = in_rounds(BEFORE), in_rounds(AFTER)
     ratios = before / after
     return SpeedChange(
         batch=batch,

@@ -224,9 +224,8 @@ class Kept(Record):
 
     @property
     def in_words(self) -> str:
-        setting = f"batch {self.batch}, {self.requests} in flight" + (
-            f", delay {self.delay:.2f} ms" if self.delay else ""
-        )
+        setting = f"batch {self.batch}, {self.requests} in flight"
+        setting += f", delay {self.delay:.2f} ms" if self.delay else ""
         return f"{self.images_per_second:,.0f}, p99 {self.p99:.2f} ms ({self.low:.2f} to {self.high:.2f}): {setting}"
 
 
@@ -245,12 +244,9 @@ class Within(Record):
     @property
     def in_words(self) -> dict[str, str]:
         none = f"none: p99 is {self.least:.2f} ms at least"
+        not_kept = "none was kept" if self.promised else none
         return {
-            "at random times": self.at_random.in_words
-            if self.at_random
-            else "none was kept"
-            if self.promised
-            else none,
+            "at random times": self.at_random.in_words if self.at_random else not_kept,
             "simulated": f"{self.promised:,.0f} ({self.low:,.0f} to {self.high:,.0f})" if self.promised else "-",
             "back to back": self.back_to_back.in_words if self.back_to_back else none,
         }

@@ -22,16 +22,7 @@ from enginewright.core.cores import TICKS_PER_SECOND, Usage, read_usage
 from enginewright.core.progress import progress
 from enginewright.core.text import counted, printable
 from enginewright.data.feeds import Feeds, middle_of
-from enginewright.measure.records import (
-    ENGINE,
-    SAME_PACE,
-    WARM_UP_AGREEMENT,
-    Benchmark,
-    Contention,
-    Factor,
-    Ratio,
-    baseline_title,
-)
+from enginewright.measure import records
 
 Contender = Callable[[], object]  # one inference; may return the seconds of the compute without the copies
 Bind = Callable[[Feeds], Contender]
@@ -40,7 +31,7 @@ MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 9
 TOO_LONG = 4  # times the seconds that are asked for: calls grew far slower than they were when rounds were counted
 WARM_UP_RUNS = 5
 RESAMPLES = 4000
-ELEMENTS, TIMES = 32768, 20  # of the work that tells the machine pace
+ATTEMPTS, ELEMENTS, TIMES = 3, 32768, 20  # of the work that tells the machine pace
 
 
 class Call(NamedTuple):
@@ -73,12 +64,12 @@ class Timings:
         turns = [(each.turns[baseline], each.turns[contender]) for each in self.rounds]
         return np.array([median_seconds(one) / median_seconds(other) for one, other in turns])
 
-    def factor(self, contender: str, baseline: str, confidence: float, rng: np.random.Generator) -> Factor:
+    def factor(self, contender: str, baseline: str, confidence: float, rng: np.random.Generator) -> records.Factor:
         ratios = self.ratios(baseline, contender)
-        return Factor(float(np.median(ratios)), *median_interval(ratios, confidence, rng))
+        return records.Factor(float(np.median(ratios)), *median_interval(ratios, confidence, rng))
 
     def at_pace(self, pace: float) -> "Timings":
-        return replace(self, rounds=[each for each in self.rounds if pace <= each.pace <= SAME_PACE * pace])
+        return replace(self, rounds=[each for each in self.rounds if pace <= each.pace <= records.SAME_PACE * pace])
 
 
 def race(
@@ -132,7 +123,7 @@ def warm_up(contender: Contender, most_seconds: float) -> WarmUp:
     while True:
         now = median_seconds(time_window(contender, most_seconds / 2))
         drift = abs(now - before) / now
-        if drift <= WARM_UP_AGREEMENT or time.perf_counter() > deadline:
+        if drift <= records.WARM_UP_AGREEMENT or time.perf_counter() > deadline:
             return WarmUp(now, drift)
         before = now
 
@@ -218,7 +209,7 @@ MOST_OTHERS, MOST_STOLEN = 0.15, 0.02  # cores; a machine that nothing else used
 class ContentionWatch:
     """Measure what others took of the processor while this context was open: afterwards, `contention` has it."""
 
-    contention: Contention
+    contention: records.Contention
 
     def __enter__(self) -> Self:
         self._before = read_usage()
@@ -228,9 +219,9 @@ class ContentionWatch:
         self.contention = contention_between(self._before, read_usage())
 
 
-def contention_between(before: Usage, after: Usage) -> Contention:
+def contention_between(before: Usage, after: Usage) -> records.Contention:
     wall = max(after.wall - before.wall, 1 / TICKS_PER_SECOND)
-    return Contention(
+    return records.Contention(
         cores=len(os.sched_getaffinity(0)),
         others=round(before.others_until(after), 3),
         stolen=round((after.stolen - before.stolen) / wall, 3),
@@ -238,7 +229,7 @@ def contention_between(before: Usage, after: Usage) -> Contention:
     )
 
 
-def contention_problems(contention: Contention, threads: int) -> list[str]:
+def contention_problems(contention: records.Contention, threads: int) -> list[str]:
     """Return a sentence for each kind of contention that is too much for contenders with so many threads."""
     found = []
     if contention.others > contention.cores - threads + MOST_OTHERS:
@@ -258,7 +249,7 @@ WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS, STEADY_CLOCK = 0.1, 0.15, 0.05, 0
 LARGEST_MACHINE_EFFECT = 1.5
 
 
-def machine_problems(timed: Benchmark) -> list[str]:
+def machine_problems(timed: records.Benchmark) -> list[str]:
     """Return a sentence for each thing that disturbed the machine: other programs, the host, or the GPU's clocks."""
     gpu, found = timed.gpu, contention_problems(timed.contention, timed.threads)
     if gpu and gpu.clock_low < STEADY_CLOCK * gpu.clock_high:
@@ -268,12 +259,12 @@ def machine_problems(timed: Benchmark) -> list[str]:
     return found
 
 
-def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[str]:
+def broken_limits(ratio: records.Ratio, benchmark: records.Benchmark) -> list[str]:
     """Return a sentence for each limit that the interval of a ratio breaks, or the calls of its two sides."""
-    title = baseline_title(ratio.baseline)
+    title = records.baseline_title(ratio.baseline)
     interval = (ratio.high - ratio.low) / ratio.median
     found = [(f"the interval of the ratio to {title} is {interval:.0%} of it", interval > WIDEST_INTERVAL)]
-    owners = {ENGINE: "the engine's", ratio.baseline: f"{title}'s"}
+    owners = {records.ENGINE: "the engine's", ratio.baseline: f"{title}'s"}
     for side in benchmark.latencies:
         if side.batch == ratio.batch and (owner := owners.get(side.contender)):
             scatter = f"the middle half of {owner} calls spreads over {side.spread:.0%}"
@@ -282,18 +273,27 @@ def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[str]:
             found += [
                 (scatter, side.spread > WIDEST_SPREAD),
                 (slow, side.outliers > MOST_OUTLIERS),
-                (unsettled, side.warm_up_drift > WARM_UP_AGREEMENT),
+                (unsettled, side.warm_up_drift > records.WARM_UP_AGREEMENT),
             ]
     return [sentence for sentence, is_broken in found if is_broken]
 
 
 def pace_of_numpy() -> float:
-    """Return the seconds of one unit of work on a core, the fastest of three: the pace where PyTorch is not installed.
-    It takes one thread, since those of numpy's products wait for each other for long on a busy machine."""
-    numbers, seconds = np.ones(ELEMENTS, np.float32), []
-    for _ in range(3):
-        started = time.perf_counter()
-        for _ in range(TIMES):
-            np.sqrt(numbers, out=numbers)
-        seconds.append((time.perf_counter() - started) / TIMES)
-    return min(seconds)
+    """Return the seconds of one unit of work on a core: the pace where PyTorch is not installed. It takes one thread,
+    since those of numpy's products wait for each other for long on a busy machine."""
+    numbers = np.ones(ELEMENTS, np.float32)
+    return fastest(lambda: seconds_of_one(lambda: np.sqrt(numbers, out=numbers), TIMES))
+
+
+def fastest(read: Callable[[], float]) -> float:
+    """Return the fastest of a few readings: a short interruption makes one of them slower, not the machine."""
+    return min(read() for _ in range(ATTEMPTS))
+
+
+def seconds_of_one(work: Callable[[], object], times: int) -> float:
+    """Return how long some work takes that is done so many times, after once."""
+    work()
+    started = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - started) / times

@@ -173,11 +173,10 @@ def search_within(
                     break
     fitting = [one for one in answers if one.p99 <= milliseconds]
     best = max(fitting, key=lambda one: one.images_per_second, default=None)
+    one = (Serving(best.batch, best.requests, 0.0), best.images_per_second, answers[best]) if best else None
     return Within(
         milliseconds=milliseconds,
-        back_to_back=kept(Serving(best.batch, best.requests, 0.0), best.images_per_second, answers[best])
-        if best
-        else None,
+        back_to_back=kept(*one) if one else None,
         at_random=at_random,
         promised=promised,
         low=low,
