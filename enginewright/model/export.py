@@ -19,17 +19,7 @@ from enginewright.core.text import first_line
 from enginewright.data.feeds import BATCH, AxesOf, Feeds, HeldSizes
 from enginewright.graph.as_written import open_as_written
 from enginewright.graph.onnx_file import GraphCheck
-from enginewright.model.exporter_defects import (
-    ByPosition,
-    attention_in_parts,
-    bags_in_parts,
-    export_rounding,
-    give_way_to_outputs,
-    lengths_that_vary,
-    pools_as_means,
-    quiet_exporter,
-    without_traces,
-)
+from enginewright.model import exporter_defects
 from enginewright.model.source_model import run_model
 from enginewright.model.user_code import user_frames
 
@@ -70,13 +60,13 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
         for axis, sizes in profile.ranges.items()
         if not sizes.fixed
     }
-    export_rounding(model)
-    wrapped, arrays = ByPosition(model, list(given)).eval(), tuple(given.values())
+    exporter_defects.export_rounding(model)
+    wrapped, arrays = exporter_defects.ByPosition(model, list(given)).eval(), tuple(given.values())
     varying = ({} if isinstance(axes_of[name], HeldSizes) else axes_of[name] for name in given)
     shapes = {"arrays": tuple({n: dims[axis] for n, axis in axes.items() if axis in dims} for axes in varying)}
     settings: dict[str, Any] = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
     settings |= {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
-    with lengths_that_vary(model), bags_in_parts(), pools_as_means():
+    with exporter_defects.lengths_that_vary(model), exporter_defects.bags_in_parts(), exporter_defects.pools_as_means():
         program = _export(wrapped, arrays, settings)
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
         raise EnginewrightError(
@@ -84,8 +74,8 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
             "leave it out of samples.source or samples.text.inputs, and give it a default in forward"
         )
     _require_sizes_that_vary(program.model, dict(zip(given, shapes["arrays"], strict=True)))
-    give_way_to_outputs(program.model)
-    return without_traces(program.model_proto)
+    exporter_defects.give_way_to_outputs(program.model)
+    return exporter_defects.without_traces(program.model_proto)
 
 
 def _require_sizes_that_vary(model: ir.Model, dims: dict[str, dict[int, Any]]) -> None:
@@ -102,12 +92,15 @@ def _require_sizes_that_vary(model: ir.Model, dims: dict[str, dict[int, Any]]) -
 
 def _export(wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], settings: dict[str, Any]) -> torch.onnx.ONNXProgram:
     try:
-        with quiet_exporter():
+        with exporter_defects.quiet_exporter():
             return cast(torch.onnx.ONNXProgram, torch.onnx.export(wrapped, arrays, **settings))
     except torch.onnx.errors.OnnxExporterError as error:
         trace = ""
-        with quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
-            traced = attention_in_parts(wrapped, arrays, settings["dynamic_shapes"])
+        with (
+            exporter_defects.quiet_exporter(),
+            suppress(Exception),
+        ):  # the exporter's own error is then all that is known
+            traced = exporter_defects.attention_in_parts(wrapped, arrays, settings["dynamic_shapes"])
             # The user's line, which the error does not tell: that of an operator without a translation.
             if named := re.search(r"translating node %(\w+)", str(error)):
                 trace = next((str(n.meta.get("stack_trace", "")) for n in traced.graph.nodes if n.name == named[1]), "")

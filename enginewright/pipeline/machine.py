@@ -3,19 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from enginewright.core import user_files
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import write_text
 from enginewright.core.installing import require_new_enough
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ONNXRUNTIME
-from enginewright.core.user_files import (
-    WEIGHTS_WITHOUT_FILE,
-    user_calibration,
-    user_checkpoint,
-    user_folder,
-    user_model,
-    user_plugins,
-)
 from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import Tuning, TuningPlan
 from enginewright.engine.runtimes import describe_machine
@@ -99,11 +92,11 @@ def tuning_plans(params: Params, here: Machine, folder: Path) -> dict[str, Tunin
 def require_files(params: Params, paths: MachinePaths) -> None:
     """Refuse a missing file of the user now: the stage that reads it may run hours later."""
     if params.model.is_onnx:
-        user_model(params.model.source, paths.models)
+        user_files.user_model(params.model.source, paths.models)
     if params.model.library == "transformers":
-        user_folder(params.model.library_name, paths.models)
-    if params.weights.source not in WEIGHTS_WITHOUT_FILE:
-        user_checkpoint(params.weights.source, paths.weights)
+        user_files.user_folder(params.model.library_name, paths.models)
+    if params.weights.source not in user_files.WEIGHTS_WITHOUT_FILE:
+        user_files.user_checkpoint(params.weights.source, paths.weights)
     if params.calibration.file:
-        user_calibration(params.calibration.file, paths.calibration)
-    user_plugins(params.build.tensorrt.plugins, paths.plugins)
+        user_files.user_calibration(params.calibration.file, paths.calibration)
+    user_files.user_plugins(params.build.tensorrt.plugins, paths.plugins)

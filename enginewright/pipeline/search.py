@@ -21,6 +21,7 @@ from enginewright.graph.as_written import in_halves, run_optimized
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
+from enginewright.precision import in_dialect
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.calibrate import ranges_of_parts
 from enginewright.precision.checks import FIRST, LITTLE, Checks
@@ -34,15 +35,6 @@ from enginewright.precision.floats import (
     smaller_in_words,
 )
 from enginewright.precision.fusion import nodes_reading_bytes
-from enginewright.precision.in_dialect import (
-    Ingredients,
-    for_compiler,
-    is_written_here,
-    open_rescued,
-    quantize_in_dialect,
-    rounding_of,
-    value_ranges,
-)
 from enginewright.precision.islands import layers_to_keep
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
 from enginewright.precision.records import Search, SearchedLayer, digest_of
@@ -85,7 +77,7 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
     samples, dialect = SampleSet.open(paths.calibration), Dialect.read(paths.dialect)
     keep = params.precisions[precision].keep
     keep = keep.model_copy(update={"rest": rest}) if rest else keep
-    given = open_rescued(paths.simplified, paths.calibrated, paths.rescued, samples, dialect, keep)
+    given = in_dialect.open_rescued(paths.simplified, paths.calibrated, paths.rescued, samples, dialect, keep)
     if not len(samples):
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
@@ -93,7 +85,7 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
     known, how = samples.manifest, params.model
     judge = judge_of(samples, how.scores, how.boxes, params.precisions[precision].thresholds)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
-        as_given, given = given, for_compiler(precision, given, scratch)
+        as_given, given = given, in_dialect.for_compiler(precision, given, scratch)
         graph = plain if given is as_given else load_graph(given.graph)
         question = (
             *(graph_sha256(given.graph), measured.cache_sha256, sha256(samples.folder / MANIFEST), sha256(paths.code)),
@@ -102,18 +94,18 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
         )
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*question, cluster and cluster.threads)
-        rounding = rounding_of(precision, given, graph)
+        rounding = in_dialect.rounding_of(precision, given, graph)
         there = running_on(cluster, graph, scratch) if cluster else None
         convert = _converter(precision, given, graph, rounding)
         layers = arithmetic_nodes(graph, rounding.kept)
-        if not is_written_here(precision, keep, dialect):  # ModelOpt rounds more than that
+        if not in_dialect.is_written_here(precision, keep, dialect):  # ModelOpt rounds more than that
             followers = {*layers, *ends_of_attention(graph, layers)}
             others = nodes_reading_bytes(convert(())) - followers
             layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
         work = shares_of_work(graph, layers, given.sample)
         checks = Checks(graph, samples, judge, there)
         by_others = [
-            (part, given._replace(ranges=by), rounding._replace(ranges=value_ranges(by, dialect)))
+            (part, given._replace(ranges=by), rounding._replace(ranges=in_dialect.value_ranges(by, dialect)))
             for part, by in _by_others(plain, measured, samples, checks.picked, journal)
         ]
         unseen = [(part, _converter(precision, ranged, graph, rounded)) for part, ranged, rounded in by_others]
@@ -198,9 +190,9 @@ def _by_others(
 
 
 def _converter(
-    precision: str, given: Ingredients, graph: onnx.ModelProto, rounding: Rounding
+    precision: str, given: in_dialect.Ingredients, graph: onnx.ModelProto, rounding: Rounding
 ) -> Callable[[Collection[str]], onnx.ModelProto]:
     """Return what writes the graph with some layers spared, as it will be converted."""
-    if is_written_here(precision, given.keep, given.dialect):
+    if in_dialect.is_written_here(precision, given.keep, given.dialect):
         return lambda spared: write_int8(graph, rounding.sparing(spared))
-    return lambda spared: quantize_in_dialect(precision, given._replace(spared=(*given.spared, *spared)))[0]
+    return lambda spared: in_dialect.quantize_in_dialect(precision, given._replace(spared=(*given.spared, *spared)))[0]

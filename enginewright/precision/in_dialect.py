@@ -18,16 +18,8 @@ from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import SampleSet
 from enginewright.graph.data_apart import with_bodies
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.passes import changed_by
+from enginewright.graph.passes import changed_by, for_one_compiler
 from enginewright.graph.passes.find import Pass
-from enginewright.graph.passes.for_one_compiler import (
-    count_axes_from_end,
-    drop_idle_strides,
-    pad_before_pooling,
-    pool_for_mean,
-    spell_out_col2im,
-    spell_out_hard_swish,
-)
 from enginewright.precision.blocks import Written, write_blocks
 from enginewright.precision.calibration.cache import Calibration, require_match, require_tensors, with_ranges
 from enginewright.precision.cast import cast
@@ -39,14 +31,14 @@ from enginewright.precision.records import RESCUE, Mix, Rescue, Search, digest_o
 from enginewright.precision.write_int8 import Bounds, Rounding, tensors_in_int8, write_int8
 
 REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
-    ("tensorrt", "bf16"): (spell_out_hard_swish,),
-    ("tensorrt", "int8"): (pool_for_mean,),
-    ("cpu", "bf16"): (drop_idle_strides,),
-    ("cpu", "int8"): (pad_before_pooling, drop_idle_strides),
+    ("tensorrt", "bf16"): (for_one_compiler.spell_out_hard_swish,),
+    ("tensorrt", "int8"): (for_one_compiler.pool_for_mean,),
+    ("cpu", "bf16"): (for_one_compiler.drop_idle_strides,),
+    ("cpu", "int8"): (for_one_compiler.pad_before_pooling, for_one_compiler.drop_idle_strides),
 }
 UNKNOWN: dict[tuple[str, str], Pass] = {  # operators that a compiler lacks or mistakes
-    ("tensorrt", "Col2Im"): spell_out_col2im,
-    ("cpu", "Gather"): count_axes_from_end,
+    ("tensorrt", "Col2Im"): for_one_compiler.spell_out_col2im,
+    ("cpu", "Gather"): for_one_compiler.count_axes_from_end,
 }
 WITHOUT_KERNEL = {("tensorrt", "bf16"): "ConvTranspose"}  # github.com/NVIDIA/TensorRT/issues/4829
 NOTHING = Keep(op_types=(), nodes=())

@@ -12,20 +12,7 @@ from enginewright.engine.machine import Machine
 from enginewright.engine.record import EngineRecord, Refusal, read_refusal
 from enginewright.engine.tools import Tools
 from enginewright.graph.simplify import Simplification
-from enginewright.measure.records import (
-    ENGINE,
-    RUNS_FOR_P99,
-    SAME_PACE,
-    Benchmark,
-    EnginesRace,
-    Factor,
-    Latency,
-    Measurement,
-    Ratio,
-    Throughput,
-    Trace,
-    Validation,
-)
+from enginewright.measure import records
 from enginewright.measure.timing import broken_limits, machine_problems
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.cure import CURE, Cure
@@ -40,9 +27,9 @@ class Evidence:
     """The engine of one precision, and what was measured of it."""
 
     engine: EngineRecord
-    validation: Validation
-    benchmark: Benchmark
-    trace: Trace
+    validation: records.Validation
+    benchmark: records.Benchmark
+    trace: records.Trace
     mix: Mix | None = None  # of the precision best
     floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
     cure: Cure | None = None
@@ -57,8 +44,8 @@ class Evidence:
         return self.mix is None or self.mix.delivers
 
     @property
-    def measured(self) -> Measurement:
-        return Measurement(
+    def measured(self) -> records.Measurement:
+        return records.Measurement(
             precision=self.precision,
             engine_bytes=self.engine.bytes,
             files=self.engine.files,
@@ -68,41 +55,41 @@ class Evidence:
             benchmark=self.benchmark,
         )
 
-    def latency(self, batch: int, contender: str = ENGINE) -> Latency:
+    def latency(self, batch: int, contender: str = records.ENGINE) -> records.Latency:
         return next(entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender))
 
-    def throughputs(self, batch: int) -> list[Throughput]:
+    def throughputs(self, batch: int) -> list[records.Throughput]:
         """Return what the throughput pass measured at a batch size, the fewest requests in flight first."""
         return sorted((each for each in self.benchmark.throughput if each.batch == batch), key=lambda one: one.requests)
 
-    def images_per_second(self, measured: Throughput) -> float:
+    def images_per_second(self, measured: records.Throughput) -> float:
         """Return the rate: with one request in flight that of the race, with several that of the throughput pass."""
         return self.latency(measured.batch).images_per_second if measured.requests == 1 else measured.images_per_second
 
-    def gain(self, measured: Throughput) -> float:
+    def gain(self, measured: records.Throughput) -> float:
         """Return how many times the rate of one request this is. Both took turns in the throughput pass."""
         return measured.images_per_second / self.throughputs(measured.batch)[0].images_per_second
 
-    def contradicts_race(self, measured: Throughput) -> bool:
+    def contradicts_race(self, measured: records.Throughput) -> bool:
         """Tell whether the throughput pass and the race found different rates for one request in flight."""
         in_pass = self.throughputs(measured.batch)[0].images_per_second
         times = in_pass / self.latency(measured.batch).images_per_second
         return not 1 / MOST_DEVIATION <= times <= MOST_DEVIATION
 
-    def ratio(self, batch: int, baseline: str) -> Ratio:
+    def ratio(self, batch: int, baseline: str) -> records.Ratio:
         return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))
 
 
-def known_p99(timed: Latency | Throughput) -> float | None:
+def known_p99(timed: records.Latency | records.Throughput) -> float | None:
     """Return p99, or None: from few calls it is hardly more than the slowest of them."""
-    return timed.p99 if timed.runs >= RUNS_FOR_P99 else None
+    return timed.p99 if timed.runs >= records.RUNS_FOR_P99 else None
 
 
 @dataclass(frozen=True)
 class Findings:
     machine: Machine
     precisions: tuple[Evidence, ...]
-    race: EnginesRace
+    race: records.EnginesRace
     refused: Mapping[str, Refusal] = field(default_factory=dict)  # by precision: why there is no engine of it
     failures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by precision, as failures_of finds them
 
@@ -128,15 +115,15 @@ class Findings:
         """Return the precisions that are not quantized and did not run as another type."""
         return [one for one in self.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
 
-    def quoted(self, entry: Evidence) -> Factor:
+    def quoted(self, entry: Evidence) -> records.Factor:
         """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
         return self.race.times(entry.precision, self.baselines[0])
 
-    def times(self, one: Evidence, other: Evidence) -> Factor:
+    def times(self, one: Evidence, other: Evidence) -> records.Factor:
         """Return how many times as fast one engine is as another."""
         return self.race.times(one.precision, other.precision)
 
-    def why_noisy(self, entry: Evidence, ratio: Ratio) -> list[str]:
+    def why_noisy(self, entry: Evidence, ratio: records.Ratio) -> list[str]:
         """Return why this ratio of a precision is noisy; nothing if it is not."""
         return broken_limits(ratio, entry.benchmark) + self.machine_reasons(entry)
 
@@ -144,7 +131,7 @@ class Findings:
         """Return what was wrong with the machine while this precision was timed, at any batch size."""
         found, pace = machine_problems(entry.benchmark), entry.benchmark.pace.microseconds
         best = min(one.benchmark.pace.microseconds or float("inf") for one in self.precisions)
-        if pace and pace > SAME_PACE * best:
+        if pace and pace > records.SAME_PACE * best:
             found.append(f"the machine was {pace / best:.2f} times as slow as for another precision")
         if pace is None:
             found.append("the machine never kept to one pace")
@@ -173,9 +160,9 @@ def gather_findings(precisions: Iterable[str], places: EvidencePaths) -> Finding
         mix, converted, cure = (places.converted / name / file for file in (MIX, "convert.json", CURE))
         evidence = Evidence(
             EngineRecord.read(places.engines / name / "engine.json"),
-            Validation.read(places.validation / f"{name}.json"),
-            Benchmark.read(places.benchmark / name / "summary.json"),
-            Trace.read(places.trace / f"{name}.json"),
+            records.Validation.read(places.validation / f"{name}.json"),
+            records.Benchmark.read(places.benchmark / name / "summary.json"),
+            records.Trace.read(places.trace / f"{name}.json"),
             Mix.read(mix) if mix.exists() else None,
             Conversion.read(converted).floats,
             Cure.read(cure) if cure.exists() else None,
@@ -183,7 +170,7 @@ def gather_findings(precisions: Iterable[str], places: EvidencePaths) -> Finding
         found.append(evidence)
     if not found:
         raise EnginewrightError(f"no precision was built: {'; '.join(each.why for each in refused.values())}")
-    raced = EnginesRace.read(places.race)
+    raced = records.EnginesRace.read(places.race)
     for entry in found:
         sets = [[(ratio.baseline, ratio.batch) for ratio in each.benchmark.ratios] for each in (found[0], entry)]
         if sets[0] != sets[1]:

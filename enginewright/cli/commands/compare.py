@@ -9,14 +9,7 @@ from enginewright.cli.two_versions import PAGE, judge_upgrade
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.core.text import confidence
-from enginewright.measure.comparison import (
-    TOGETHER,
-    SpeedChanges,
-    common_precisions,
-    compare_runs,
-    conclusion,
-    describe,
-)
+from enginewright.measure import comparison
 from enginewright.measure.history import engines_of, read_measurements
 from enginewright.measure.race import race_runs
 from enginewright.measure.records import Outcome
@@ -64,19 +57,20 @@ def run(chosen: Namespace) -> int:
     if any(environments) or not all(runs):
         raise EnginewrightError("give two runs, or --from and --to with the Pythons of two environments")
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
-    precisions = [new.precision for _, new in common_precisions(before, after)]
-    raced: Mapping[str, SpeedChanges] = {}
+    precisions = [new.precision for _, new in comparison.common_precisions(before, after)]
+    raced: Mapping[str, comparison.SpeedChanges] = {}
     if chosen.race:
         with engines_of(chosen.before) as old, engines_of(chosen.after) as new:
             raced = race_runs(old, new, precisions, Params.read())
-    changes = compare_runs(before, after, chosen.confidence, raced)
+    changes = comparison.compare_runs(before, after, chosen.confidence, raced)
     rows = [change.model_dump() for change in changes]
-    print(json.dumps(rows, indent=2) if chosen.json else describe(changes, chosen.confidence))
+    print(json.dumps(rows, indent=2) if chosen.json else comparison.describe(changes, chosen.confidence))
     if not (chosen.race or chosen.json):
-        slacks = [change.slack for change in changes if change.figure == TOGETHER and change.slack is not None]
+        together = [change.slack for change in changes if change.figure == comparison.TOGETHER]
+        slacks = [slack for slack in together if slack is not None]
         chance = f"Ratios leave changes of up to {max(slacks):.0%} to chance here.\n" if slacks else ""
         print(f"\n{chance}To tell 3 %, race both runs' engines: --race")
-    found = conclusion(changes)
+    found = comparison.conclusion(changes)
     if found != Outcome.REGRESSION and any(entry.validation.not_enough_samples for entry in after.precisions):
         return UNSURE
     return STATUSES.get(found, 0)

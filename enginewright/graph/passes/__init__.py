@@ -11,19 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from enginewright.graph.data_apart import with_bodies
-from enginewright.graph.passes.find import (
-    Inserter,
-    Pass,
-    all_values,
-    find_nodes,
-    names_in_use,
-    remove_unused,
-    replace_inputs,
-    settings_of,
-    sizes_of,
-    turn_into,
-    unused_name,
-)
+from enginewright.graph.passes import find
 from enginewright.graph.shapes import as_ir
 
 
@@ -36,21 +24,21 @@ def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
         pool_whole_images,
         give_plain_names,  # after the passes that add tensors
         name_nodes,
-        remove_unused,
+        find.remove_unused,
     )
 
 
-def apply_passes(model: onnx.ModelProto, *passes: Pass) -> onnx.ModelProto:
+def apply_passes(model: onnx.ModelProto, *passes: find.Pass) -> onnx.ModelProto:
     """Return the graph after the passes, with the inferred type and shape of each tensor; leave `model` as it is."""
     return _after(model, passes, where_needed=False) or model
 
 
-def changed_by(model: onnx.ModelProto, *passes: Pass) -> onnx.ModelProto | None:
+def changed_by(model: onnx.ModelProto, *passes: find.Pass) -> onnx.ModelProto | None:
     """Return the same if a pass finds something to change, else None."""
     return _after(model, passes, where_needed=True) if passes else None
 
 
-def _after(model: onnx.ModelProto, passes: tuple[Pass, ...], where_needed: bool) -> onnx.ModelProto | None:
+def _after(model: onnx.ModelProto, passes: tuple[find.Pass, ...], where_needed: bool) -> onnx.ModelProto | None:
     if any(map(_holds_sparse_tensors, with_bodies(model.graph))):  # onnx_ir would leave them out
         return None
     # ONNX's own inference is used, since onnx_ir's takes a sequence of tensors for a tensor.
@@ -91,7 +79,7 @@ def name_nodes(model: ir.Model) -> bool:
     nameless = [node for node in model.graph if not node.name]
     taken = {node.name for node in model.graph if node.name}
     for node in nameless:
-        node.name = unused_name(node.outputs[0].name or node.op_type, taken)
+        node.name = find.unused_name(node.outputs[0].name or node.op_type, taken)
     return bool(nameless)
 
 
@@ -102,12 +90,12 @@ def give_plain_names(model: ir.Model) -> bool:
     So it silently leaves `x_scale` unquantized, and fails at a colon. The inputs and outputs of the model keep their
     names, since engines are called by them.
     """
-    taken, kept = names_in_use(model), {*model.graph.inputs, *model.graph.outputs}
-    named = [(value.name or "", value) for value in all_values(model) if value not in kept]
+    taken, kept = find.names_in_use(model), {*model.graph.inputs, *model.graph.outputs}
+    named = [(value.name or "", value) for value in find.all_values(model) if value not in kept]
     plain = [(name, name.replace("_scale", ".scale").replace(":", "."), value) for name, value in named]
     changed = [(name, plain_name, value) for name, plain_name, value in plain if plain_name != name]
     for _, plain_name, value in sorted(changed, key=lambda each: each[0]):
-        value.name = unused_name(plain_name, taken)
+        value.name = find.unused_name(plain_name, taken)
     return bool(changed)
 
 
@@ -117,7 +105,7 @@ def lower_case_equations(model: ir.Model) -> bool:
     PyTorch writes capital letters, which NVIDIA's parser refuses.
     """
     modified = False
-    for node in find_nodes(model, "Einsum"):
+    for node in find.find_nodes(model, "Einsum"):
         if not node.attributes["equation"].is_ref():
             equation = node.attributes["equation"].as_string()
             capitals = sorted(set(equation) & set(string.ascii_uppercase))
@@ -139,14 +127,14 @@ def name_squeezed_axes(model: ir.Model) -> bool:
         return False
     fed = [value for value in model.graph.inputs if not value.is_initializer()]
     varying = {size.value for value in fed for size in value.shape or () if isinstance(size, ir.SymbolicDim)} - {None}
-    insert, modified = Inserter(model), False
-    for node in find_nodes(model, "Squeeze"):
-        sizes = sizes_of(node.inputs[0])
+    insert, modified = find.Inserter(model), False
+    for node in find.find_nodes(model, "Squeeze"):
+        sizes = find.sizes_of(node.inputs[0])
         symbols = {size.value for size in sizes if isinstance(size, ir.SymbolicDim)}
         axes = [axis for axis, size in enumerate(sizes) if size == 1]
         if axes and not any(node.inputs[1:]) and symbols and symbols <= varying:
             named = insert.constant(node, f"{node.outputs[0].name}.axes", axes)
-            replace_inputs(node, [node.inputs[0], named])
+            find.replace_inputs(node, [node.inputs[0], named])
             modified = True
     return modified
 
@@ -156,18 +144,18 @@ def pool_whole_images(model: ir.Model) -> bool:
 
     OpenVINO 2026.4 refuses such a window. EfficientNet of transformers has one of as many pixels as it has channels.
     """
-    found = [node for name in GLOBAL for node in find_nodes(model, name) if _reads_more_than_there_is(node)]
+    found = [node for name in GLOBAL for node in find.find_nodes(model, name) if _reads_more_than_there_is(node)]
     for node in found:
-        turn_into(node, GLOBAL[node.op_type], node.inputs)
+        find.turn_into(node, GLOBAL[node.op_type], node.inputs)
     return bool(found)
 
 
 def _reads_more_than_there_is(node: ir.Node) -> bool:
-    settings = settings_of(node) or {}
+    settings = find.settings_of(node) or {}
     window, pads, dilations = (settings.get(name) or () for name in ("kernel_shape", "pads", "dilations"))
     if not settings.get("ceil_mode") or any(pads) or any(each > 1 for each in dilations) or len(node.outputs) > 1:
         return False
-    sizes = [size for size in sizes_of(node.inputs[0])[2:] if isinstance(size, int)]
+    sizes = [size for size in find.sizes_of(node.inputs[0])[2:] if isinstance(size, int)]
     if len(sizes) != len(window):
         return False
     strides = settings.get("strides") or [1] * len(window)
