@@ -22,6 +22,11 @@ class CompilerError(EnginewrightError):
     """Raised where a compiler fails on a graph, and nobody but its makers can mend that: others go on."""
 
 
+def bad_source(what: str) -> EnginewrightError:
+    """Return the error of samples that cannot be taken as they are."""
+    return EnginewrightError(f"samples.source: {what}")
+
+
 def sentence_of(error: BaseException) -> str | None:
     """Return what to say of an error that a user can cause, or None for a mistake of ours, whose traceback stays."""
     if isinstance(error, EnginewrightError):

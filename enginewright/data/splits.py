@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright.core.cores import in_parallel
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import EnginewrightError, bad_source
 from enginewright.core.facts import CLASSIFICATION
 from enginewright.core.files import new_folder, sha256
 from enginewright.core.params.samples import Preprocessing, SamplesParams, TextPreprocessing
@@ -45,9 +45,8 @@ def split(total: int, params: SamplesParams, truths: Truths | None = None) -> di
     asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
     if sum(asked.values()) > total:
         counts = ", ".join(f"{name} {count}" for name, count in asked.items())
-        raise EnginewrightError(
-            f"samples.source: {params.source} has {total} samples, "
-            f"but params.yaml asks for {sum(asked.values())} ({counts})"
+        raise bad_source(
+            f"{params.source} has {total} samples, but params.yaml asks for {sum(asked.values())} ({counts})"
         )
     shuffled = np.random.default_rng(params.seed).permutation(total)
     if isinstance(truths, Ranked):

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import EnginewrightError, bad_source
 from enginewright.core.files import Record
 from enginewright.core.params.build import Profile
 from enginewright.core.text import first_line
@@ -40,9 +40,9 @@ def require_names(inputs: Iterable[str]) -> None:
     """Refuse names that cannot be arguments, since PyTorch calls a model by them, and its exporter writes code."""
     for name in inputs:
         if not name.isidentifier() or iskeyword(name) or name == "self":
-            raise EnginewrightError(
-                f"samples.source: an input is called '{name}', which can be no argument of a PyTorch model's forward: "
-                "rename it, for images by samples.input"
+            raise bad_source(
+                f"an input is called '{name}', which can be no argument of a PyTorch model's forward: rename it, for "
+                "images by samples.input"
             )
 
 

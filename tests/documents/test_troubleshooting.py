@@ -9,7 +9,16 @@ from support.paths import ROOT
 SOURCES = sorted(path for room in ("enginewright", "stages", "tools") for path in ROOT.glob(f"{room}/**/*.py"))
 DOCUMENT = (ROOT / "docs/reference/messages.md").read_text()
 WRITTEN_OUT = [*ROOT.glob("enginewright/bundle/templates/**/*.j2"), *ROOT.glob(".ci/*")]  # no Python, or not yet
-RAISED = ("EnginewrightError", "ValueError", "_mistake", "at_line", "ArgumentTypeError", "parser.error", "sys.exit")
+RAISED = (
+    "EnginewrightError",
+    "ValueError",
+    "bad_source",
+    "_mistake",
+    "at_line",
+    "ArgumentTypeError",
+    "parser.error",
+    "sys.exit",
+)
 TOLD = ("_tell_unless_plain",)  # a note, before a reason
 PUT_IN = re.compile(r"\{\{.*?\}\}|\{.*?\}")
 VARIES = "…"
@@ -30,9 +39,20 @@ def strings(wanted):
     return {
         normal(template(node)): f"{path.relative_to(ROOT)}, line {node.lineno}"
         for path in SOURCES
-        for parent in ast.walk(ast.parse(path.read_text()))
+        for parent in ast.walk(parsed(path.read_text()))
         for node in wanted(parent)
     }
+
+
+def parsed(source):
+    """The source, in which the errors of samples say in full what they begin with."""
+    tree = ast.parse(source)
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "bad_source":
+            written = call.args[0]
+            parts = written.values if isinstance(written, ast.JoinedStr) else [written]
+            call.args = [ast.copy_location(ast.JoinedStr([ast.Constant("samples.source: "), *parts]), written)]
+    return ast.fix_missing_locations(tree)
 
 
 def messages_of(parent):

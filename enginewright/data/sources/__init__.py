@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import EnginewrightError, bad_source
 from enginewright.core.facts import LABELLED, Known
 from enginewright.core.params.samples import SamplesParams
 from enginewright.core.text import is_unicode
@@ -29,9 +29,7 @@ def open_source(params: SamplesParams, data: Path, known: Known = LABELLED, text
         source = _open(params, data, known)
     names = (*source.class_names, *(source.names if isinstance(source, ImageFiles) else ()))
     if odd := [name for name in names if not is_unicode(name)]:
-        raise EnginewrightError(
-            f"samples.source: {odd[0]!r} is a name whose bytes are no text in UTF-8: rename the file"
-        )
+        raise bad_source(f"{odd[0]!r} is a name whose bytes are no text in UTF-8: rename the file")
     return source if known.labels else replace(source, labels=None)
 
 
@@ -56,7 +54,7 @@ def _open(params: SamplesParams, data: Path, known: Known) -> Source:
         return open_table(path, data, listed, known)
     if path.suffix in ARRAY_SUFFIXES:
         return open_array(path, listed, known)
-    raise EnginewrightError(
-        f"samples.source: {path} is none of what can be read; give 'digits', a folder of images, a .csv of paths, "
-        "an .npz or .npy of pixels, or for task: detection a .json of annotations"
+    raise bad_source(
+        f"{path} is none of what can be read; give 'digits', a folder of images, a .csv of paths, an .npz or .npy of "
+        "pixels, or for task: detection a .json of annotations"
     )

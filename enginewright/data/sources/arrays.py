@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import EnginewrightError, bad_source
 from enginewright.core.facts import Known
 from enginewright.core.files import scratch_folder
 from enginewright.core.params.samples import Preprocessing
@@ -59,13 +59,13 @@ def open_array(path: Path, listed: Classes | None, known: Known) -> ImageArray:
     arrays = read_arrays(path, ("images", known.array, QUESTIONS))
     images, labels = arrays["images"], arrays.get(LABELS)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
-        raise EnginewrightError(
-            f"samples.source: the images of {path} are {images.dtype} of shape {images.shape}; they must be uint8 of "
-            "shape (N, height, width), (N, height, width, 1) or (N, height, width, 3), red first"
+        raise bad_source(
+            f"the images of {path} are {images.dtype} of shape {images.shape}; they must be uint8 of shape (N, height, "
+            "width), (N, height, width, 1) or (N, height, width, 3), red first"
         )
     pixels: Pixels = images.view(np.uint8)
     if 0 in images.shape:
-        raise EnginewrightError(f"samples.source: {path} holds no images: its shape is {images.shape}")
+        raise bad_source(f"{path} holds no images: its shape is {images.shape}")
     labelled = _labels_of(path, labels, len(images), listed, "image")
     return ImageArray(path.name, pixels, *labelled, truths=truths_of(known, path, arrays, len(images)))
 
@@ -87,17 +87,15 @@ def read_arrays(path: Path, expected: Sequence[str] = ()) -> dict[str, NDArray[n
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             if expected and expected[0] not in names:
-                raise EnginewrightError(
-                    f"samples.source: {path} holds {', '.join(names) or 'nothing'}, but no array called {expected[0]}; "
-                    "to feed the model with arrays by the names of its inputs, set samples.preprocessing: null"
+                raise bad_source(
+                    f"{path} holds {', '.join(names) or 'nothing'}, but no array called {expected[0]}; to feed the "
+                    "model with arrays by the names of its inputs, set samples.preprocessing: null"
                 )
             return {name: _map(archive, name) for name in names if not expected or name in expected}
     except EnginewrightError:
         raise
     except Exception as error:  # NumPy and zipfile raise what the parsers beneath them do: of Python, of zlib
-        raise EnginewrightError(
-            f"samples.source: {path} cannot be read as a NumPy file: {in_one_line(error)}"
-        ) from None
+        raise bad_source(f"{path} cannot be read as a NumPy file: {in_one_line(error)}") from None
 
 
 def _map(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
@@ -108,9 +106,9 @@ def _map(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
             with (scratch / "array.npy").open("wb") as file:
                 shutil.copyfileobj(packed, file)
         except OSError as error:
-            raise EnginewrightError(
-                f"samples.source: {name} of {archive.filename} does not fit into {tempfile.gettempdir()}: "
-                f"{error.strerror}; the variable TMPDIR names another folder"
+            raise bad_source(
+                f"{name} of {archive.filename} does not fit into {tempfile.gettempdir()}: {error.strerror}; the "
+                "variable TMPDIR names another folder"
             ) from None
         array: NDArray[np.generic] = np.load(scratch / "array.npy", mmap_mode="r", allow_pickle=False)
         return array
@@ -149,7 +147,7 @@ class Tensors:
         for (name, array), file in zip(self.arrays.items(), files, strict=True):
             row = np.ascontiguousarray(array[index][side], _native(array))
             if not np.isfinite(row).all():
-                raise EnginewrightError(f"samples.source: {name} of {self.name} is NaN or infinite in sample {index}")
+                raise bad_source(f"{name} of {self.name} is NaN or infinite in sample {index}")
             digest.update(row.data)
             file.write(row.data)
         label = None if self.labels is None else self.labels[index]
@@ -167,9 +165,9 @@ def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) ->
     the task wants to know, such as `labels`. Where that is a score of each pair, the two samples of a pair lie along
     the second axis."""
     if path.suffix not in ARRAY_SUFFIXES:
-        raise EnginewrightError(
-            f"samples.source: without samples.preprocessing, samples are arrays as the model takes them, and {path} "
-            "is no .npz of these, and no .npy; images need samples.preprocessing"
+        raise bad_source(
+            f"without samples.preprocessing, samples are arrays as the model takes them, and {path} is no .npz of "
+            "these, and no .npy; images need samples.preprocessing"
         )
     arrays = read_arrays(path)
     if path.suffix == ".npy":
@@ -181,9 +179,9 @@ def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) ->
     truths = truths_of(known, path, beside, len(next(iter(arrays.values()))))
     paired = known.pairs and truths is not None
     if paired and (alone := [name for name, array in arrays.items() if array.shape[1:2] != (2,)]):
-        raise EnginewrightError(
-            f"samples.source: {path} has a score for each pair, so {alone[0]} needs the two samples of a pair along "
-            f"its second axis, and its shape is {arrays[alone[0]].shape}"
+        raise bad_source(
+            f"{path} has a score for each pair, so {alone[0]} needs the two samples of a pair along its second axis, "
+            f"and its shape is {arrays[alone[0]].shape}"
         )
     classes = _labels_of(path, labels, len(next(iter(arrays.values()))), listed, "sample")
     return Tensors(path.name, arrays, *classes, truths=truths, paired=paired)
@@ -191,26 +189,26 @@ def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) ->
 
 def _require_feedable(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     if not arrays:
-        raise EnginewrightError(f"samples.source: {path} holds no array but labels; it needs one for each input")
+        raise bad_source(f"{path} holds no array but labels; it needs one for each input")
     for name, array in arrays.items():
         if array.dtype.name not in INPUT_TYPES or array.ndim == 0 or 0 in array.shape:
-            raise EnginewrightError(
-                f"samples.source: {name} of {path} is {array.dtype} of shape {array.shape}; inputs are "
-                f"{', '.join(INPUT_TYPES)}, with the samples along the first axis"
+            raise bad_source(
+                f"{name} of {path} is {array.dtype} of shape {array.shape}; inputs are {', '.join(INPUT_TYPES)}, with "
+                "the samples along the first axis"
             )
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise EnginewrightError(f"samples.source: the arrays of {path} have different numbers of samples: {found}")
+        raise bad_source(f"the arrays of {path} have different numbers of samples: {found}")
 
 
 def _labels_of(
     path: Path, labels: NDArray[np.generic] | None, count: int, listed: Classes | None, what: str
 ) -> tuple[list[int] | None, tuple[str, ...]]:
     if labels is not None and (labels.shape != (count,) or labels.dtype.kind not in "iuU"):
-        raise EnginewrightError(
-            f"samples.source: the labels of {path} are {labels.dtype} of shape {labels.shape}; they must be whole "
-            f"numbers or names of shape ({count},), one for each {what}"
+        raise bad_source(
+            f"the labels of {path} are {labels.dtype} of shape {labels.shape}; they must be whole numbers or names of "
+            f"shape ({count},), one for each {what}"
         )
     written = None if labels is None else [str(label) for label in labels.tolist()]
     return class_each(written, listed, lambda index: f"{path}, {what} {index},")

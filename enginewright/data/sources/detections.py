@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 from ruamel.yaml.error import YAMLError
 
-from enginewright.core.errors import UNREADABLE, EnginewrightError
+from enginewright.core.errors import UNREADABLE, EnginewrightError, bad_source
 from enginewright.core.facts import COLUMNS, COUNTED, CROWD
 from enginewright.core.params.section import load_yaml, yaml_problem
 from enginewright.core.text import first_few
@@ -102,7 +102,7 @@ def _read(file: Path) -> Coco:
         place = first["loc"]  # such as annotations, 3, bbox
         where = _where(file, str(place[0]), int(place[1])) if len(place) > 1 else f"{file},"
         what = ".".join(map(str, place)) or "the document"
-        raise EnginewrightError(f"samples.source: {where} {what}: {first['msg']}") from None
+        raise bad_source(f"{where} {what}: {first['msg']}") from None
 
 
 AnyEntry = TypeVar("AnyEntry", CocoImage, CocoCategory)
@@ -130,7 +130,7 @@ def _image_file(file: Path, number: int, name: str, data: Path) -> Path:
 
 
 def _mistake(file: Path, name: str, number: int, what: str) -> EnginewrightError:
-    return EnginewrightError(f"samples.source: {_where(file, name, number)} {what}")
+    return bad_source(f"{_where(file, name, number)} {what}")
 
 
 def _where(file: Path, name: str, number: int) -> str:
@@ -154,9 +154,9 @@ def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFil
     texts = sorted(file for file in folder.rglob("*.txt") if file.name not in CLASSES_FILES)
     labels = {file.relative_to(folder).with_suffix("").as_posix(): file for file in texts}
     if not images:
-        raise EnginewrightError(
-            f"samples.source: {root} holds no images for detection: it needs {root}/images, and {root}/labels with a "
-            "text file of the same name for each; or annotations.json"
+        raise bad_source(
+            f"{root} holds no images for detection: it needs {root}/images, and {root}/labels with a text file of the "
+            "same name for each; or annotations.json"
         )
     names = sorted(images)
     files = [images[name] for name in names]
@@ -170,9 +170,7 @@ def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFil
     if (classes := known) is None:
         most = max((int(each[:, 0].max()) for each in rows if len(each)), default=-1)
         if most < 0:
-            raise EnginewrightError(
-                f"samples.source: {root}/labels holds no box, and {CLASSES_FILES[0]} names no classes"
-            )
+            raise bad_source(f"{root}/labels holds no box, and {CLASSES_FILES[0]} names no classes")
         classes = Classes.of([str(number) for number in range(most + 1)], str(root))
     require_boxes(root, rows, classes.names)
     boxes = Boxes(rows, lambda index, row: f"{labels[names[index]]}, line {lines[index][row][0]},", shares=True)
@@ -184,7 +182,7 @@ def _read_labels(file: Path, classes: Classes | None) -> list[tuple[int, list[fl
     try:
         lines = file.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise EnginewrightError(f"samples.source: {file} is no text in UTF-8") from None
+        raise bad_source(f"{file} is no text in UTF-8") from None
     return [(number, _label(file, number, line, classes)) for number, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -220,7 +218,7 @@ def _named_classes(root: Path) -> Classes | None:
             names = (load_yaml(file.read_bytes()) or {}).get("names")
             names = [names[number] for number in sorted(names)] if isinstance(names, dict) else names
     except (YAMLError, *UNREADABLE) as error:
-        raise EnginewrightError(f"samples.source: {file} cannot be read: {yaml_problem(error)}") from None
+        raise bad_source(f"{file} cannot be read: {yaml_problem(error)}") from None
     if not isinstance(names, list):
-        raise EnginewrightError(f"samples.source: {file} has no list of classes")
+        raise bad_source(f"{file} has no list of classes")
     return Classes.of([str(name) for name in names], f"samples.source: {file}")

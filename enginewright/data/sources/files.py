@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 
 from enginewright.core.cores import in_parallel
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import EnginewrightError, bad_source
 from enginewright.core.files import sha256
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.progress import progress
@@ -39,16 +39,14 @@ def pictures(folder: Path, data: Path) -> dict[str, Path]:
         require_within(file, data)
         name = file.relative_to(folder).with_suffix("").as_posix()
         if name in found:
-            raise EnginewrightError(f"samples.source: {found[name]} and {file} have the same name but for their suffix")
+            raise bad_source(f"{found[name]} and {file} have the same name but for their suffix")
         found[name] = file
     return found
 
 
 def require_within(file: Path, data: Path) -> None:
     if not lies_in(file, data):
-        raise EnginewrightError(
-            f"samples.source: {file} is a link out of {data}/, so DVC would not see it change: copy it there"
-        )
+        raise bad_source(f"{file} is a link out of {data}/, so DVC would not see it change: copy it there")
 
 
 def require_pairs(root: Path, images: dict[str, Path], others: dict[str, Path], there: str, hint: str = "") -> None:
@@ -56,13 +54,11 @@ def require_pairs(root: Path, images: dict[str, Path], others: dict[str, Path], 
     for ours, theirs, folder, ending in ((images, others, there, hint), (others, images, "images", "")):
         if alone := sorted(ours.keys() - theirs.keys()):
             more = f", nor have {len(alone) - 1} more" if len(alone) > 1 else ""
-            raise EnginewrightError(
-                f"samples.source: {ours[alone[0]]} has no file of its name in {root / folder}{more}{ending}"
-            )
+            raise bad_source(f"{ours[alone[0]]} has no file of its name in {root / folder}{more}{ending}")
 
 
 def at_line(file: Path, line: int, what: str) -> EnginewrightError:
-    return EnginewrightError(f"samples.source: {file}, line {line}, {what}")
+    return bad_source(f"{file}, line {line}, {what}")
 
 
 class Prepared(NamedTuple):
@@ -107,9 +103,9 @@ class ImageFiles:
         broken = [str(file) for file, refused in zip(self.files, found, strict=True) if refused]
         if len(broken) < 2:
             return first
-        return EnginewrightError(
-            f"samples.source: {len(broken)} of {len(self)} images cannot be decoded, {first_few(broken)}: remove or "
-            f"convert them. One of them: {first}"
+        return bad_source(
+            f"{len(broken)} of {len(self)} images cannot be decoded, {first_few(broken)}: remove or convert them. One "
+            f"of them: {first}"
         )
 
 
@@ -169,9 +165,9 @@ def _classes_of(labels: Sequence[str], where: Where) -> Classes:
     numbers = []
     for index, label in enumerate(labels):
         if (number := _whole(label)) is None:
-            raise EnginewrightError(
-                f"samples.source: {where(index)} gives the label {label!r}: label all with names, or all with whole "
-                "numbers from 0, or list the classes under samples.class_names"
+            raise bad_source(
+                f"{where(index)} gives the label {label!r}: label all with names, or all with whole numbers from 0, or "
+                "list the classes under samples.class_names"
             )
         numbers.append(number)
     return Classes.of([str(number) for number in range(min(max(0, *numbers), MOST_CLASSES) + 1)], "")
@@ -185,9 +181,7 @@ def _places(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
     for index, number in enumerate(numbers):
         if number is None or not 0 <= number < len(places):
             known = f"from 0 to {len(places) - 1}" if by_number else f"one of the {len(places)} in samples.class_names"
-            raise EnginewrightError(
-                f"samples.source: {where(index)} gives the label {labels[index]!r}, which is not {known}"
-            )
+            raise bad_source(f"{where(index)} gives the label {labels[index]!r}, which is not {known}")
     return [number for number in numbers if number is not None]
 
 
@@ -211,14 +205,14 @@ def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
     labeled = [(file, folder.name) for folder in folders for file in sorted(folder.rglob("*")) if is_image(file)]
     _print_what_is_left_out(root)
     if not labeled and not unlabeled:
-        raise EnginewrightError(
-            f"samples.source: {root} holds no images: it needs a folder per class, such as {root}/cat/1.jpg, or images "
-            "alone, which then have no labels"
+        raise bad_source(
+            f"{root} holds no images: it needs a folder per class, such as {root}/cat/1.jpg, or images alone, which "
+            "then have no labels"
         )
     if labeled and unlabeled:
-        raise EnginewrightError(
-            f"samples.source: {root} holds images both in class folders, such as {labeled[0][0]}, and beside them, "
-            f"such as {unlabeled[0]}: move them into a class folder, or out"
+        raise bad_source(
+            f"{root} holds images both in class folders, such as {labeled[0][0]}, and beside them, such as "
+            f"{unlabeled[0]}: move them into a class folder, or out"
         )
     files = [file for file, _ in labeled] or unlabeled
     for file in files:
@@ -226,9 +220,9 @@ def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
     labels = [folder for _, folder in labeled]
     if labels and not listed:  # only the user knows if a folder without images is a class
         if empty := sorted({folder.name for folder in folders} - {*labels}):
-            raise EnginewrightError(
-                f"samples.source: {root} holds folders without images, {first_few(empty, most=3)}: take them out, "
-                "or, if they are classes, list all of them under samples.class_names"
+            raise bad_source(
+                f"{root} holds folders without images, {first_few(empty, most=3)}: take them out, or, if they are "
+                "classes, list all of them under samples.class_names"
             )
         listed = Classes.of([folder.name for folder in folders], f"samples.source: {root}")
     names = [file.relative_to(root).as_posix() for file in files]
@@ -258,9 +252,9 @@ def _refuse_splits(root: Path, folders: list[Path]) -> None:
 
     if found := [folder.name for folder in folders if folder.name in SPLITS and holds_folders_only(folder)]:
         best = min(found, key=SPLITS.index)
-        raise EnginewrightError(
-            f"samples.source: {root} holds {', '.join(found)}, which look like the splits of a data set and not like "
-            f"classes; name one of them, such as {root / best}: validation and calibration images are drawn from it"
+        raise bad_source(
+            f"{root} holds {', '.join(found)}, which look like the splits of a data set and not like classes; name one "
+            f"of them, such as {root / best}: validation and calibration images are drawn from it"
         )
 
 
@@ -268,9 +262,9 @@ def open_masked_folder(root: Path, data: Path, listed: Classes | None, ignore: i
     """Open the folders `images` and `masks`, in which an image and its mask have the same name."""
     images, masks = (pictures(root / name, data) for name in ("images", "masks"))
     if not images:
-        raise EnginewrightError(
-            f"samples.source: {root} holds no images for segmentation: it needs {root}/images, and {root}/masks with "
-            "a PNG of class numbers of the same name for each"
+        raise bad_source(
+            f"{root} holds no images for segmentation: it needs {root}/images, and {root}/masks with a PNG of class "
+            "numbers of the same name for each"
         )
     if masks:
         require_pairs(root, images, masks, "masks")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.errors import UNREADABLE, EnginewrightError
+from enginewright.core.errors import UNREADABLE, bad_source
 from enginewright.core.facts import Known
 from enginewright.core.text import is_unicode
 from enginewright.core.user_files import lies_in
@@ -34,9 +34,9 @@ def open_table(table: Path, data: Path, listed: Classes | None, known: Known) ->
     column = "label" if known.pairs else known.column  # of pairs of images, no table tells
     columns, rows = read_rows(table)
     if columns[:1] != ["path"] or {*columns[1:]} - {column} or (len(columns) > 2 and column in ("label", "mask")):
-        raise EnginewrightError(
-            f"samples.source: {table} must begin with the line path,{column} or path, and not with {','.join(columns)}"
-            "; if it holds texts, set samples.text"
+        raise bad_source(
+            f"{table} must begin with the line path,{column} or path, and not with {','.join(columns)}; if it holds "
+            "texts, set samples.text"
         )
     files = [_file(table, row, "path", data) for row in rows]
     seen: dict[Path, int] = {}
@@ -111,17 +111,15 @@ def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known
     columns, rows = read_rows(path)
     needed = TWO if TWO[0] in columns else ONE
     if missing := [column for column in needed if column not in columns]:
-        raise EnginewrightError(
-            f"samples.source: {path} has {', '.join(columns) or 'nothing'}, and needs a column text, or the two text_a "
-            f"and text_b; {missing[0]} is missing"
+        raise bad_source(
+            f"{path} has {', '.join(columns) or 'nothing'}, and needs a column text, or the two text_a and text_b; "
+            f"{missing[0]} is missing"
         )
     paired = needed == TWO and known.pairs
     texts = [tuple(text_in(path, row, column) for column in needed) for row in rows]
     column = known.column
     if paired and column not in columns:
-        raise EnginewrightError(
-            f"samples.source: {path} has pairs of texts, and needs a column score that says how alike"
-        )
+        raise bad_source(f"{path} has pairs of texts, and needs a column score that says how alike")
     written = [_cell(path, row, "label") for row in rows] if known.labels and "label" in columns else None
     classes = class_each(written, listed, lambda index: f"{path}, line {rows[index][0]},")
     beside: dict[str, NDArray[np.generic]] = {}
@@ -141,11 +139,11 @@ def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:
     """Return the columns and the rows of a file. Empty lines do not count."""
     if path.suffix not in SUFFIXES:
-        raise EnginewrightError(f"samples.source: {path} is no file of texts: give one of {', '.join(SUFFIXES)}")
+        raise bad_source(f"{path} is no file of texts: give one of {', '.join(SUFFIXES)}")
     try:
         content = path.read_text("utf-8-sig")  # spreadsheets put a byte order mark first
     except (UnicodeDecodeError, IsADirectoryError):
-        raise EnginewrightError(f"samples.source: {path} is not a text file in UTF-8") from None
+        raise bad_source(f"{path} is not a text file in UTF-8") from None
     if path.suffix == ".csv":
         columns, rows = _read_csv(path, content)
     else:
@@ -154,7 +152,7 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
         rows = [(number, _read_json(path, number, line) if is_json else {"text": line}) for number, line in lines]
         columns = list(rows[0][1]) if rows else []
     if not rows:
-        raise EnginewrightError(f"samples.source: {path} holds no samples")
+        raise bad_source(f"{path} holds no samples")
     return columns, rows
 
 
@@ -163,7 +161,7 @@ def _read_csv(path: Path, content: str) -> tuple[list[str], list[Row]]:
     try:
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as error:
-        raise EnginewrightError(f"samples.source: {path}, line {reader.line_num}, is not CSV: {error}") from None
+        raise bad_source(f"{path}, line {reader.line_num}, is not CSV: {error}") from None
     header = [cell.strip() for cell in lines[0][1]] if lines else []
     rows: list[Row] = []
     for line, cells in lines[1:]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from enginewright.core.errors import EnginewrightError
+from enginewright.core.errors import bad_source
 from enginewright.core.facts import COLUMNS, COUNTED, IGNORED, IGNORED_BOX, LABELLED, NO_CLASS, Known
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import first_few
@@ -35,16 +35,16 @@ def truths_of(known: Known, path: Path, arrays: Mapping[str, NDArray[np.generic]
     """Return what a file of arrays says beside labels, or None if it says nothing."""
     questions = arrays.get(QUESTIONS) if known.questions else None
     if questions is not None and (questions.shape != (count,) or questions.dtype.kind not in "iuU"):
-        raise EnginewrightError(
-            f"samples.source: {QUESTIONS} of {path} is {questions.dtype} of shape {questions.shape}; it needs a "
-            f"whole number or a name for each of {count} samples"
+        raise bad_source(
+            f"{QUESTIONS} of {path} is {questions.dtype} of shape {questions.shape}; it needs a whole number or a name "
+            f"for each of {count} samples"
         )
     if known.array == LABELLED.array or (found := arrays.get(known.array)) is None:
         return None if questions is None else ranked(None, questions)
     if len(found) != count or found.dtype.kind not in known.types or found.ndim not in known.axes or 0 in found.shape:
-        raise EnginewrightError(
-            f"samples.source: {known.array} of {path} is {found.dtype} of shape {found.shape}; task {known.task} "
-            f"needs {known.words} for each of {count} samples"
+        raise bad_source(
+            f"{known.array} of {path} is {found.dtype} of shape {found.shape}; task {known.task} needs {known.words} "
+            f"for each of {count} samples"
         )
     if known.array == "masks":
         return Masks(found, known.ignore)
@@ -52,7 +52,7 @@ def truths_of(known: Known, path: Path, arrays: Mapping[str, NDArray[np.generic]
         return boxes_of_array(path, found)
     rows = found if known.labels else found.astype(np.float64)
     if not np.isfinite(rows).all():
-        raise EnginewrightError(f"samples.source: {known.array} of {path} holds NaN or infinity")
+        raise bad_source(f"{known.array} of {path} holds NaN or infinity")
     numbers = rows.reshape(count, -1) if known.array == "targets" else rows
     return ranked(numbers, questions) if known.questions else Numbers(numbers)
 
@@ -85,16 +85,16 @@ class Boxes:
     def _require_inside(self, index: int, rows: Rows, size: tuple[int, int]) -> None:
         stated = self.sizes[index] if self.sizes else None
         if stated is not None and stated != size:
-            raise EnginewrightError(
-                f"samples.source: {self.where(index, 0)} is of an image of {stated[0]} by {stated[1]} pixels, and the "
-                f"file has {size[0]} by {size[1]}"
+            raise bad_source(
+                f"{self.where(index, 0)} is of an image of {stated[0]} by {stated[1]} pixels, and the file has "
+                f"{size[0]} by {size[1]}"
             )
         beyond = np.maximum(-rows[:, 1:3], rows[:, 3:5] - size).max(axis=1) > BEYOND * max(size) + 1
         if len(outside := np.flatnonzero(beyond)):
             corners = " ".join(f"{value:g}" for value in rows[outside[0], 1:5])
-            raise EnginewrightError(
-                f"samples.source: {self.where(index, int(outside[0]))} has a box from corner to corner of {corners}, "
-                f"outside its image of {size[0]} by {size[1]} pixels"
+            raise bad_source(
+                f"{self.where(index, int(outside[0]))} has a box from corner to corner of {corners}, outside its image "
+                f"of {size[0]} by {size[1]} pixels"
             )
 
 
@@ -120,9 +120,7 @@ def require_boxes(path: Path, rows: Sequence[Rows], names: Sequence[str]) -> Non
     """Refuse annotations without a box, and print classes without one: they count in no mAP."""
     counts = Counter(int(number) for each in rows for number in each[:, 0])
     if not counts:
-        raise EnginewrightError(
-            f"samples.source: {path} has no box in any image, so nothing to find: add boxes, or give images alone"
-        )
+        raise bad_source(f"{path} has no box in any image, so nothing to find: add boxes, or give images alone")
     if empty := [name for number, name in enumerate(names) if not counts[number]]:
         print(f"MIND: {path} has no box of {len(empty)} of its {len(names)} classes: {first_few(empty, most=3)}")
 
@@ -130,15 +128,15 @@ def require_boxes(path: Path, rows: Sequence[Rows], names: Sequence[str]) -> Non
 def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
     """Return boxes of the shape (images, boxes, 6). Rows of the class -1 fill images that have fewer."""
     if rows.shape[2] != COLUMNS:
-        raise EnginewrightError(
-            f"samples.source: boxes of {path} have {rows.shape[2]} columns; they need class, left, top, right, bottom "
-            "and kind: 0, or 1 for a crowd; rows of class -1 are no boxes"
+        raise bad_source(
+            f"boxes of {path} have {rows.shape[2]} columns; they need class, left, top, right, bottom and kind: 0, or "
+            "1 for a crowd; rows of class -1 are no boxes"
         )
     kept = [each[each[:, 0] >= 0].astype(np.float64) for each in rows]
     for index, each in enumerate(kept):
         for left, top, right, bottom in each[:, 1:5].tolist():
             if why := wrong_box((left, top, right - left, bottom - top)):
-                raise EnginewrightError(f"samples.source: image {index} of {path} {why}")
+                raise bad_source(f"image {index} of {path} {why}")
     return Boxes(kept, lambda index, row: f"image {index} of {path}, box {row},")
 
 
@@ -181,18 +179,18 @@ class Masks:
         numbers = (_read(given) if isinstance(given, Path) else np.asarray(given)).astype(np.int64)
         wrong = (numbers != self.ignore) & ((numbers < 0) | (numbers >= IGNORED))
         if wrong.any():
-            raise EnginewrightError(
-                f"samples.source: {name} holds the value {numbers[wrong][0]}; classes are 0 to {IGNORED - 1}, and "
-                f"samples.ignore, {self.ignore}, is for pixels that do not count"
+            raise bad_source(
+                f"{name} holds the value {numbers[wrong][0]}; classes are 0 to {IGNORED - 1}, and samples.ignore, "
+                f"{self.ignore}, is for pixels that do not count"
             )
         mask = np.where(numbers == self.ignore, IGNORED, numbers).astype(np.uint8)
         if how is None:
             return mask
         if size != (mask.shape[1], mask.shape[0]):
             image = " by ".join(map(str, size or ()))
-            raise EnginewrightError(
-                f"samples.source: {name} has {mask.shape[1]} by {mask.shape[0]} pixels, and its image has {image}: "
-                "a mask needs the size of its image"
+            raise bad_source(
+                f"{name} has {mask.shape[1]} by {mask.shape[0]} pixels, and its image has {image}: a mask needs the "
+                "size of its image"
             )
         changes = {"color": "grey", "interpolation": "nearest", "fill": IGNORED, "layout": "nchw"}
         return np.asarray(pixels_of(Image.fromarray(mask), how.model_copy(update=changes))[0])
@@ -205,9 +203,7 @@ def _read(path: Path) -> NDArray[np.generic]:
             image.load()
             values = np.asarray(image)
     except Exception as error:  # each of Pillow's formats raises errors of its own for broken files
-        raise EnginewrightError(f"samples.source: the mask {path} cannot be read: {error}") from None
+        raise bad_source(f"the mask {path} cannot be read: {error}") from None
     if values.ndim != 2:
-        raise EnginewrightError(
-            f"samples.source: the mask {path} is a picture in colours; it must hold the number of each pixel's class"
-        )
+        raise bad_source(f"the mask {path} is a picture in colours; it must hold the number of each pixel's class")
     return values
