@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from tools.reduction.case import Case
-from tools.reduction.reduce import Way, reduce_fault
+from tools.reduction.reduce import Setup, reduce_fault
 
 if TYPE_CHECKING:
     from enginewright.core.facts import PrecisionName
@@ -270,11 +270,11 @@ def run_one(name: str, runtime: str, folder: Path) -> None:
         network_name, _, precision = name.rpartition(":")
         os.chdir(folder)
         model, runs = network(network_name, precision, runtime)  # type: ignore[arg-type]
-    way = Way(target_of(describe_machine(runtime), tensorrt), LIMIT, cured=False)
+    setup = Setup(target_of(describe_machine(runtime), tensorrt), LIMIT, cured=False)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            least, fault = reduce_fault(Case(model, runs), way, SECONDS, Path(scratch) / "found", lambda _: None)
+            least, fault = reduce_fault(Case(model, runs), setup, SECONDS, Path(scratch) / "found", lambda _: None)
         except Exception as error:  # a row, too
             print(f"| {name} | {runtime} | {len(model.graph.node)} | {error} | {time.monotonic() - started:.0f} |")
             return

@@ -89,9 +89,9 @@ def offered_by(library: Any) -> Offered:
     trt = library.trt
     levels = getattr(trt, "TilingOptimizationLevel", None)  # since 10.8
     config = trt.Builder(library.log).create_builder_config()
-    told = getattr(config, "all_build_routes", "")  # since 11.1; empty where the library has none
+    routes_text = getattr(config, "all_build_routes", "")  # since 11.1; empty where the library has none
     routes = []
-    for each in json.loads(told)["tuner_options"] if told else ():
+    for each in json.loads(routes_text)["tuner_options"] if routes_text else ():
         listed = re.search(r"\[([^]]*)\]", each["allowed_values"])  # as in [on|off]; a range without end has dots
         values = listed[1].split("|") if listed and "..." not in listed[1] else []
         routes.append([f"{each['option']}={value}" for value in values if value != str(each["default_value"])])

@@ -10,16 +10,16 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from platformdirs import user_cache_path
-from ruamel.yaml import YAML
 
 from enginewright.core.errors import EnginewrightError, sentence_of
 from enginewright.core.files import ARTIFACTS, CURES, ENGINES, LOCK, REPORTS, new_folder, sha256_of, write_text
 from enginewright.core.installing import NAME, revision
-from enginewright.core.params.all import Params
+from enginewright.core.params.all import Content, Params, edit_params
 from enginewright.core.params.build import ON_CPU, ONNXRUNTIME, ClusterParams
 from enginewright.core.params.section import PARAMS_FILE
 from enginewright.core.process import TARGET, cache_of_dvc, how_it_ended
@@ -137,8 +137,8 @@ def ask_elsewhere(target: Target, cluster: str | None, params: Params, copy: Cop
             machine, of_onnxruntime = describe(device, params.runtime)
             baseline = ONNXRUNTIME if of_onnxruntime == machine.device else ON_CPU
             root = user_cache_path(NAME) / "fleet" / copy.name / target.name
-            files = {**copy.files, PARAMS_FILE.name: _params_with(baseline), **_same_cache()}
-            project, log = copy._replace(files=files).lay_out(root), root / "fleet.log"
+            project, log = copy._replace(files={**copy.files, **_same_cache()}).lay_out(root), root / "fleet.log"
+            edit_params(partial(_stay_there, baseline), str(PARAMS_FILE), project / PARAMS_FILE)
             _say(f"{target.name}: {machine.in_words()}; more in {log}")
             cures = _cures_in(project)
             program = [sys.executable, "-m", "enginewright.targets.here", target.name, copy.revision, "answer.json"]
@@ -202,16 +202,11 @@ def _packed(commit: str) -> Copy:
     return Copy(name, commit, _git("-C", str(root), "archive", "HEAD"), within, locks)
 
 
-def _params_with(baseline: str) -> bytes:
-    """Return params.yaml so that the stages of a target stay on it, and race this baseline."""
-    yaml, written = YAML(), io.BytesIO()
-    yaml.preserve_quotes = True  # DVC takes no {source: module:NAME} without
-    params = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
+def _stay_there(baseline: str, params: Content) -> None:
+    """Let the stages of a target stay on it, and race this baseline."""
     if params.get("cluster"):
         params["cluster"]["address"] = None
     params.setdefault("benchmark", {})["baselines"] = [baseline]
-    yaml.dump(params, written)
-    return written.getvalue()
 
 
 def _git(*arguments: str) -> bytes:

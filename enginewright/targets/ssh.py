@@ -168,8 +168,8 @@ class Looked(Record):
             name: str = canonicalize_name(one.name)
             environments = [{**self.environment, "extra": extra} for extra in EXTRAS]
             versions = [there[each] for each in (name, ALIKE.get(name)) if each in there]
-            wanted = one.marker is None or any(map(one.marker.evaluate, environments))
-            if wanted and name != NAME and not any(map(one.specifier.contains, versions)):
+            applies = one.marker is None or any(map(one.marker.evaluate, environments))
+            if applies and name != NAME and not any(map(one.specifier.contains, versions)):
                 found.append(f"{one.name}{one.specifier}")
         return found
 

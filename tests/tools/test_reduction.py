@@ -14,7 +14,7 @@ from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.precision.write_int8 import Bounds, Rounding, tensors_in_int8, write_int8
 from tools.reduction.case import Case
-from tools.reduction.reduce import DIFFERS, REFUSED, Fault, Way, reduce_fault, require_replaceable, run_case, summary
+from tools.reduction.reduce import DIFFERS, REFUSED, Fault, Setup, reduce_fault, require_replaceable, run_case, summary
 
 FLOAT = TensorProto.FLOAT
 RUNS = [{"input": np.random.default_rng(3).normal(size=(size, 3, 8, 8)).astype(np.float32)} for size in (4, 1)]
@@ -22,8 +22,8 @@ FAILS = "import os, sys; graph = open('model.onnx', 'rb').read()\nif {condition}
 HAS_RELU, HAS_BOTH = "b'Relu' in graph", "b'Conv' in graph and b'GlobalAveragePool' in graph"
 
 
-def way(runtime, build, limit=0.02, cured=False):
-    return Way(target_of(describe_machine(runtime), build.tensorrt), limit, cured)
+def setup(runtime, build, limit=0.02, cured=False):
+    return Setup(target_of(describe_machine(runtime), build.tensorrt), limit, cured)
 
 
 def operators(case):
@@ -71,7 +71,7 @@ def in_bf16():
 def test_the_nodes_that_show_a_fault_are_left(condition, failure, kind, left, tiny_graph, build, tmp_path, monkeypatch):
     script = FAILS.format(condition=condition, failure=failure)
     monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
-    case, fault = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 60, tmp_path / "found")
+    case, fault = reduce_fault(Case(tiny_graph, RUNS), setup("onnxruntime", build), 60, tmp_path / "found")
     assert (operators(case), fault.kind, len(case.runs)) == (left, kind, 1)
     assert {path.name for path in (tmp_path / "found").iterdir()} == {
         "README.md", "expected.npz", "fails.py", "inputs.npz", "model.onnx",
@@ -97,7 +97,7 @@ def test_what_meets_again_meets_directly(needed, code, left, build, tmp_path, mo
     script = FAILS.format(condition=f"({needed}) and b'Mul' in graph", failure=f"print('not right'); sys.exit({code})")
     monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
     case = Case(model_of(nodes, {"first": 0, "second": 1}), [{"input": RUNS[0]["input"][:2]}])
-    case, _ = reduce_fault(case, way("onnxruntime", build), 60, tmp_path / "found")
+    case, _ = reduce_fault(case, setup("onnxruntime", build), 60, tmp_path / "found")
     assert operators(case) == left
     assert len(case.model.graph.input) == (1 if code == REFUSED else 2)
 
@@ -105,7 +105,7 @@ def test_what_meets_again_meets_directly(needed, code, left, build, tmp_path, mo
 def test_a_case_without_time_is_not_reduced_and_said_to_be_so(tiny_graph, build, tmp_path, monkeypatch):
     script = FAILS.format(condition=HAS_RELU, failure=f"sys.exit({DIFFERS})")
     monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
-    case, fault = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 0, tmp_path / "found")
+    case, fault = reduce_fault(Case(tiny_graph, RUNS), setup("onnxruntime", build), 0, tmp_path / "found")
     assert operators(case) == operators(Case(tiny_graph, RUNS))
     assert summary(case, fault, tmp_path, seconds_left=False).endswith("The time was over: allow more with --seconds")
 
@@ -115,7 +115,7 @@ def test_a_case_that_fails_again_is_written(tiny_graph, build, tmp_path, monkeyp
     condition = f"{HAS_RELU} and (b'Conv' in graph or 'found' not in os.getcwd())"
     script = FAILS.format(condition=condition, failure=f"print('relative error 1'); sys.exit({DIFFERS})")
     monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
-    case, _ = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 60, tmp_path / "found")
+    case, _ = reduce_fault(Case(tiny_graph, RUNS), setup("onnxruntime", build), 60, tmp_path / "found")
     assert {"Conv", "Relu"} <= set(operators(case))
     assert len(case.nodes) < len(tiny_graph.graph.node)
 
@@ -162,7 +162,7 @@ def test_a_script_that_fails_by_itself_is_no_fault_of_the_compiler(script, said,
 )
 def test_the_script_compares_every_type(right, given, error, build):
     script = {"__name__": "script", "__file__": "fails.py"}
-    exec(way("onnxruntime", build).script(), script)
+    exec(setup("onnxruntime", build).script(), script)
     assert script["error_of"](right, given) == pytest.approx(error)
 
 
@@ -205,8 +205,8 @@ def scaled():
 def test_a_fault_of_openvino_is_found_without_its_cure_and_shows_without_enginewright(build, tmp_path):
     case = Case(scaled(), RUNS)
     with pytest.raises(EnginewrightError, match=r"OpenVINO computes what this graph means.*--without-cures"):
-        reduce_fault(case, way("openvino", build, cured=True), 60, tmp_path / "right")
-    least, fault = reduce_fault(case, way("openvino", build), 60, tmp_path / "found")
+        reduce_fault(case, setup("openvino", build, cured=True), 60, tmp_path / "right")
+    least, fault = reduce_fault(case, setup("openvino", build), 60, tmp_path / "found")
     assert operators(least) == ["Mul", "QuantizeLinear", "DequantizeLinear"]
     assert (fault.kind, least.operations) == ("differs", 2)
     alone = subprocess.run([sys.executable, "-I", tmp_path / "found/fails.py"], capture_output=True, text=True)
@@ -221,7 +221,7 @@ def test_what_nvidias_parser_refuses_is_found(build, tmp_path):
         helper.make_node("Relu", ["products"], ["logits"]),
     ]
     model = model_of(nodes)
-    rtx = way("tensorrt_rtx", build)
+    rtx = setup("tensorrt_rtx", build)
     least, fault = reduce_fault(Case(model, RUNS), rtx, 60, tmp_path / "found")
     assert (operators(least), fault.kind) == (["Einsum"], "refused")
     model.graph.node[0].attribute[0].s = b"bchw,bchv->bcwv"
@@ -238,7 +238,7 @@ from enginewright.core.params.build import TensorRTParams
 from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine
 from tools.reduction.case import Case
-from tools.reduction.reduce import Way, reduce_fault
+from tools.reduction.reduce import Setup, reduce_fault
 
 nodes = '''a = Conv (x, v) r = Relu (a) q = QuantizeLinear (r, s, z) d = DequantizeLinear (q, s, z)
     e = QuantizeLinear (w, t, z) k = DequantizeLinear (e, t, z) c = Conv (d, k) u = Add (c, r) b = Sigmoid (u)
@@ -248,8 +248,8 @@ weights = {name: rng.normal(size=(8, 8, 1, 1)).astype(np.float32) for name in "v
 constants = weights | {"s": np.float32(0.05), "t": np.float32(0.02), "z": np.int8(0)}
 model = model_of_text(f"g (float[batch,8,4,4] x) => (float[batch,8,4,4] y) {{ {nodes} }}", constants)
 runs = [{"x": rng.normal(size=(size, 8, 4, 4)).astype(np.float32)} for size in (4, 1)]
-way = Way(target_of(describe_machine("tensorrt"), TensorRTParams()), 0.02, cured=False)
-least, fault = reduce_fault(Case(model, runs), way, 300, Path(sys.argv[1]))
+setup = Setup(target_of(describe_machine("tensorrt"), TensorRTParams()), 0.02, cured=False)
+least, fault = reduce_fault(Case(model, runs), setup, 300, Path(sys.argv[1]))
 print(fault.kind, *(node.op_type for node in least.model.graph.node))
 """
 

@@ -60,7 +60,7 @@ class Case:
         made = {name for node in nodes for name in node.output}
         read = dict.fromkeys(name for node in nodes for name in _names_read(node))
         given = [name for name in read if name not in made]
-        outputs = [output] if output else [name for name in made if name in self._used and name not in read]
+        outputs = [output] if output else [name for name in made if name in self._read and name not in read]
         free = [name for name in given if name not in self._constants]
         values = [self._values(free, run) for run in range(len(self.runs))]
         fed, returned = self._as_float32(free), self._as_float32(outputs)
@@ -137,7 +137,7 @@ class Case:
         return open_as_written(every)
 
     @cached_property
-    def _used(self) -> set[str]:
+    def _read(self) -> set[str]:
         read = {name for node in self.nodes for name in _names_read(node)}
         return read | {output.name for output in self.model.graph.output}
 

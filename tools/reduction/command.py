@@ -18,7 +18,7 @@ from enginewright.engine.machine import Target, target_of
 from enginewright.engine.runtimes import describe_machine, load_runtime
 from enginewright.graph.onnx_file import graph_inputs, load_graph
 from tools.reduction.case import Case
-from tools.reduction.reduce import Way, reduce_fault, require_replaceable, summary
+from tools.reduction.reduce import Setup, reduce_fault, require_replaceable, summary
 
 LARGEST_BATCH = 16
 SHARE = 1 / 3  # of the relative error that the thresholds allow: from there on a result counts as wrong
@@ -63,7 +63,7 @@ def run(chosen: Namespace) -> int:
     target = _target(chosen.runtime, params, chosen.artifacts)
     allowed = params.precisions[precision].thresholds.relative_error
     cured = not chosen.without_cures and target.runtime == "openvino"
-    how = Way(target, chosen.limit or round(allowed * SHARE, 6), cured)
+    how = Setup(target, chosen.limit or round(allowed * SHARE, 6), cured)
     inputs = graph_inputs(model.graph)
     names = [tensor.name for tensor in inputs]
     samples = SampleSet.open(chosen.artifacts / VALIDATION_SAMPLES.relative_to("artifacts"))

@@ -70,7 +70,7 @@ class Fault(NamedTuple):
         return SequenceMatcher(None, mine, theirs, autojunk=False).ratio() >= ALIKE
 
 
-class Way(NamedTuple):
+class Setup(NamedTuple):
     """The form in which a runtime is given a graph."""
 
     target: Target
@@ -86,25 +86,25 @@ class Way(NamedTuple):
 
 
 def reduce_fault(
-    case: Case, way: Way, seconds: float, folder: Path, say: Callable[[str], None] = print
+    case: Case, setup: Setup, seconds: float, folder: Path, say: Callable[[str], None] = print
 ) -> tuple[Case, Fault]:
     """Write the smallest case that was found into the folder. Refuse a graph that the runtime gets right."""
-    started, title = time.monotonic(), RUNTIMES[way.target.runtime].title
+    started, title = time.monotonic(), RUNTIMES[setup.target.runtime].title
     ends, limit = started + seconds, SLOWEST_TRIAL
     with scratch_folder() as scratch:
 
-        def trial(case: Case, way: Way = way) -> Fault | None:
-            return run_case(case, way.script(), scratch, way.prepare, limit)
+        def trial(case: Case, setup: Setup = setup) -> Fault | None:
+            return run_case(case, setup.script(), scratch, setup.prepare, limit)
 
         whole = trial(case)
         if whole is None:
-            raise EnginewrightError(_right(way, title))
+            raise EnginewrightError(_right(setup, title))
         say(f"{title}, {len(case.nodes)} nodes: {whole.kind}: {whole.message}")
         limit = min(SLOWEST_TRIAL, max(SHORTEST_LIMIT, PATIENCE * (time.monotonic() - started)))
         found = [case]
         # A part may show a fault that the whole does not have. One that our cures cure is surely the one sought.
-        cured = way._replace(cured=True)
-        is_cured = way.target.runtime == "openvino" and not way.cured and trial(case, cured) is None
+        cured = setup._replace(cured=True)
+        is_cured = setup.target.runtime == "openvino" and not setup.cured and trial(case, cured) is None
 
         def attempt(make: Callable[[], Case]) -> Case | None:
             if time.monotonic() + limit > ends:  # a trial that is cut short would look like one that hangs
@@ -126,22 +126,22 @@ def reduce_fault(
             return part
 
         found.append(smallest(case, attempt, keeps_values=whole.kind == "differs"))
-    return _write_smallest(found, whole, way, limit, folder)
+    return _write_smallest(found, whole, setup, limit, folder)
 
 
-def _write_smallest(found: list[Case], whole: Fault, way: Way, limit: float, folder: Path) -> tuple[Case, Fault]:
+def _write_smallest(found: list[Case], whole: Fault, setup: Setup, limit: float, folder: Path) -> tuple[Case, Fault]:
     """Write the last of the cases that shows the fault again."""
-    title = RUNTIMES[way.target.runtime].title
+    title = RUNTIMES[setup.target.runtime].title
     with new_folder(folder) as unfinished:
         # Prefer a case that fails without our cures: an ONNX file says more than OpenVINO's form of it.
-        for least, chosen in itertools.product(reversed(found), dict.fromkeys((way._replace(cured=False), way))):
+        for least, chosen in itertools.product(reversed(found), dict.fromkeys((setup._replace(cured=False), setup))):
             for stale in unfinished.iterdir():
                 stale.unlink()
-            headline = f"{title} {way.target.runtime_version}: what it makes of {_nodes(least.model)}."
+            headline = f"{title} {setup.target.runtime_version}: what it makes of {_nodes(least.model)}."
             final = run_case(least, chosen.script(headline), unfinished, chosen.prepare, limit)
             if final and final.is_like(whole):
-                command = write_for_polygraphy(least, way, unfinished) if way.target.runtime == "tensorrt" else ""
-                readme = write_readme(least.model, way.target, final, chosen.cured, command)
+                command = write_for_polygraphy(least, setup, unfinished) if setup.target.runtime == "tensorrt" else ""
+                readme = write_readme(least.model, setup.target, final, chosen.cured, command)
                 (unfinished / "README.md").write_text(readme, encoding="utf-8")
                 return least, final
         raise EnginewrightError(
@@ -210,19 +210,19 @@ def write_script(target: Target, limit: float, headline: str, cured: bool) -> st
     )
 
 
-def write_for_polygraphy(case: Case, way: Way, folder: Path) -> str:
+def write_for_polygraphy(case: Case, setup: Setup, folder: Path) -> str:
     """Write the inputs and what is expected as Polygraphy reads them, and return its command."""
     from polygraphy.comparator import IterationResult, RunResults  # here, as they load slowly
     from polygraphy.json import save_json
 
-    wanted = [IterationResult(dict(outputs), runner_name="definition") for outputs in case.expected]
+    expected = [IterationResult(dict(outputs), runner_name="definition") for outputs in case.expected]
     save_json([dict(run) for run in case.runs], str(folder / "inputs.json"), description=None)
-    save_json(RunResults([("definition", wanted)]), str(folder / "expected.json"), description=None)
+    save_json(RunResults([("definition", expected)]), str(folder / "expected.json"), description=None)
     sizes = [(name, [run[name].shape for run in case.runs]) for name in case.runs[0]]
     ends = {"min": min, "opt": max, "max": max}
     shapes = {end: [f"{name}:{list(of(given))}".replace(" ", "") for name, given in sizes] for end, of in ends.items()}
     profile = " ".join(f"--trt-{end}-shapes {shlex.join(given)}" for end, given in shapes.items())
-    compared = f"--compare simple --check-error-stat mean --rtol {way.limit:g} --atol 0"
+    compared = f"--compare simple --check-error-stat mean --rtol {setup.limit:g} --atol 0"
     inputs = "--load-inputs inputs.json --load-outputs expected.json"
     return f"polygraphy run {GRAPH} --trt --strongly-typed {profile} {inputs} {compared}"
 
@@ -256,14 +256,14 @@ def summary(case: Case, fault: Fault, folder: Path, seconds_left: bool) -> str:
     return f"{found}. The time was over: allow more with --seconds"
 
 
-def _right(way: Way, title: str) -> str:
-    hint = "; --without-cures leaves out what is done about known faults" if way.cured else ""
-    if RUNTIMES[way.target.runtime].builds_without_gpu:
+def _right(setup: Setup, title: str) -> str:
+    hint = "; --without-cures leaves out what is done about known faults" if setup.cured else ""
+    if RUNTIMES[setup.target.runtime].builds_without_gpu:
         return (
             f"{title} builds this graph, and only what it refuses is reduced; polygraphy.sh, in the engine's folder, "
             "compares results"
         )
-    return f"{title} computes what this graph means, within a relative error of {way.limit:g}{hint}"
+    return f"{title} computes what this graph means, within a relative error of {setup.limit:g}{hint}"
 
 
 def _nodes(model: onnx.ModelProto) -> str:
