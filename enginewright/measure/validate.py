@@ -16,15 +16,7 @@ from enginewright.data.feeds import Outputs, Run
 from enginewright.data.run_all import OutputsOf, outputs_here, run_all
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.engine import Engine
-from enginewright.measure.agreement import (
-    agreement_of,
-    broken_thresholds,
-    compare,
-    measure,
-    metric_of,
-    origin_of_loss,
-    spread,
-)
+from enginewright.measure import agreement
 from enginewright.measure.examples import write_examples
 from enginewright.measure.intervals import unsure_thresholds
 from enginewright.measure.records import Resized, Spot, Validation
@@ -62,11 +54,11 @@ def validate_engine(
         run_all(there or outputs_here(run), samples, sizes.max, sizes.min > 1, f"{record.precision}, the {name}")
         for name, run, there in zip(("graph", "engine"), (run_graph, engine.run), elsewhere, strict=True)
     )
-    results = measure(task, (reference, graph, compiled), samples.truth, limits)
+    results = agreement.measure(task, (reference, graph, compiled), samples.truth, limits)
     judged = results[0] if results else None
-    agreement = agreement_of(task, reference, compiled, limits, kind)
+    agreed = agreement.agreement_of(task, reference, compiled, limits, kind)
     pairs = (reference, compiled), (reference, graph), (graph, compiled)
-    engine_errors, graph_errors, compiler_errors = (compare(*task.comparable(*pair)) for pair in pairs)
+    engine_errors, graph_errors, compiler_errors = (agreement.compare(*task.comparable(*pair)) for pair in pairs)
     batches = {*spot_batches(sizes), *(each.batch.opt for each in record.build.all_profiles[1:])}
     spots = tuple(check_spot(engine, expected, compiled, each, params.spot_samples, task) for each in sorted(batches))
     other_sizes = _check_sizes(engine, run_graph, samples, task)
@@ -74,7 +66,7 @@ def validate_engine(
         write_examples(task, samples, reference, compiled, examples)
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
     broken = [
-        *broken_thresholds(engine_errors, agreement, judged, limits, doubt, params.must_be_sure),
+        *agreement.broken_thresholds(engine_errors, agreed, judged, limits, doubt, params.must_be_sure),
         *_broken_elsewhere(spots, other_sizes, limits.relative_error),
     ]
     if params.must_know and expected.by_chance:
@@ -95,17 +87,17 @@ def validate_engine(
         results=results,
         metric=task.metrics[0].name,
         lacking=task.lacking,
-        agreement=agreement,
+        agreement=agreed,
         engine_against_pytorch=engine_errors,
         graph_against_pytorch=graph_errors,
         engine_against_graph=compiler_errors,
         spots=spots,
         resized=other_sizes,
-        loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
+        loss_comes_from=agreement.origin_of_loss(graph_errors, compiler_errors),
         broken=tuple(broken),
-        unsure=unsure_thresholds(agreement, judged, limits),
+        unsure=unsure_thresholds(agreed, judged, limits),
         must_be_sure=params.must_be_sure,
-        spread=spread(*task.comparable(reference, compiled), task.leads_kept(reference, compiled)),
+        spread=agreement.spread(*task.comparable(reference, compiled), task.leads_kept(reference, compiled)),
         doubt=expected.doubt,
     )
 
@@ -122,10 +114,10 @@ def check_spot(engine: Engine, expected: Expected, compiled: Outputs, batch: int
     chosen = np.arange(max(1, min(count, len(samples)) // batch) * batch) % len(samples)
     found = run_all(outputs_here(engine.run), samples, batch, False, f"at batch {batch}", chosen)
     against_pytorch, against_whole = (
-        compare(*task.comparable({name: values[chosen] for name, values in each.items()}, found))
+        agreement.compare(*task.comparable({name: values[chosen] for name, values in each.items()}, found))
         for each in (expected.outputs, compiled)
     )
-    metric = metric_of(task, found, samples.truth, chosen)
+    metric = agreement.metric_of(task, found, samples.truth, chosen)
     return Spot(batch=batch, samples=len(chosen), errors=against_pytorch, metric=metric, drift=against_whole.relative)
 
 
@@ -137,7 +129,7 @@ def _check_sizes(engine: Engine, run_graph: Run, samples: SampleSet, task: Task)
     tuned = (each.at("opt") for each in engine.record.build.all_profiles[1:])
     for sizes in chain(ends, tuned) if profile.resizes else ():
         feeds = samples.at(sizes, profile).cycled(sizes["batch"])
-        errors = compare(*task.comparable(run_graph(feeds), engine.run(feeds)))
+        errors = agreement.compare(*task.comparable(run_graph(feeds), engine.run(feeds)))
         checks.append(Resized(sizes={axis: size for axis, size in sizes.items() if axis != "batch"}, errors=errors))
     return tuple(checks)
 

@@ -19,18 +19,9 @@ from enginewright.graph.read_interface import interface_of, require_fitting_voca
 from enginewright.measure.agreement import answers_by_chance
 from enginewright.measure.examples import doubt_about_preparation
 from enginewright.measure.records import Reference
+from enginewright.model import source_model
 from enginewright.model.checkpoint import WEIGHTS_RECORD, Weights, load_model
 from enginewright.model.export import EXPORT_LIMIT, ROUNDED_LIMIT, Export, export_model, open_exported, require_names
-from enginewright.model.source_model import (
-    GIVEN_GRAPH,
-    adopt_graph,
-    model_work,
-    open_source_model,
-    require_runs,
-    require_same_alone,
-    require_steady,
-    settle_sizes,
-)
 from enginewright.targets.ray_cluster import open_cluster
 from enginewright.tasks.choose import misfit_of, task_of
 
@@ -39,32 +30,36 @@ OTHERS = 8  # batches whose samples differ, and with them the numbers of boxes t
 
 def export(params: Params, weights: Path, validation: Path, exported: Path) -> None:
     """Write model.onnx and export.json, and to boxes.json how later graphs choose boxes, if they do."""
-    profile, samples, source_model = params.build.profile, SampleSet.open(validation), open_source_model(weights)
+    profile, samples, original = (
+        params.build.profile,
+        SampleSet.open(validation),
+        source_model.open_source_model(weights),
+    )
     known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
     name = Weights.read(weights / WEIGHTS_RECORD).model
     checked = checked_feeds(samples, profile)
     example = samples.cycled(profile.batch.nearest(2))
-    given = weights / GIVEN_GRAPH
+    given = weights / source_model.GIVEN_GRAPH
     varying = varying_axes(samples, profile)
-    adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
+    adopted = source_model.adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
     if adopted:  # interface_of says what does not fit the profile, where running the graph would only fail
         sizes = {profile.batch.nearest(size) for size in (1, 3)}
         others = islice(samples.batches(min(sizes), whole=True), OTHERS)
-        settle_sizes(adopted, source_model, chain(map(samples.cycled, sizes), others), profile)
+        source_model.settle_sizes(adopted, original, chain(map(samples.cycled, sizes), others), profile)
         interface_of(adopted, profile, name)
     else:
         require_names(example)
     misfit = partial(misfit_of, task, truth=samples.truth, class_names=known.class_names)
-    expected = [require_runs(source_model, feeds, samples, misfit) for feeds in checked]
+    expected = [source_model.require_runs(original, feeds, samples, misfit) for feeds in checked]
     # Engines would fail at these sizes too, but after hours and with errors of their own.
     for size in sorted({profile.batch.min, profile.batch.max}):
-        require_runs(source_model, samples.cycled(size), samples, misfit)
+        source_model.require_runs(original, samples.cycled(size), samples, misfit)
     in_graph = BoxesInGraph.model_validate(task.in_graph({name: values.shape for name, values in expected[0].items()}))
-    require_steady(source_model, checked, expected)
+    source_model.require_steady(original, checked, expected)
     if profile.batch.min == 1:
-        require_same_alone(source_model, checked[0], expected[0], task.comparable, known.values)
-    del source_model  # its weights, which may be large, while those of a model that has never run are exported
+        source_model.require_same_alone(original, checked[0], expected[0], task.comparable, known.values)
+    del original  # its weights, which may be large, while those of a model that has never run are exported
     graph = adopted or export_model(load_model(weights), example, varying, profile, params.export.opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"
@@ -91,8 +86,8 @@ def reference(params: Params, weights: Path, validation: Path, reference: Path) 
     samples, sizes = SampleSet.open(validation), params.build.profile.batch
     whole = sizes.min > 1  # at a minimum of 1, the last batch may be smaller
     with open_cluster(params.cluster) as cluster:
-        elsewhere = outputs_on(model_work(weights), cluster) if cluster else None
-        run = open_source_model(weights)
+        elsewhere = outputs_on(source_model.model_work(weights), cluster) if cluster else None
+        run = source_model.open_source_model(weights)
         outputs = run_all(elsewhere or outputs_here(run), samples, sizes.nearest(BATCH), whole, "reference")
     known, how = samples.manifest, params.model
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
@@ -100,7 +95,7 @@ def reference(params: Params, weights: Path, validation: Path, reference: Path) 
     truth, everything = samples.truth, np.arange(len(samples))
     measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
     metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}
-    maker = "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
+    maker = "ONNX Runtime" if (weights / source_model.GIVEN_GRAPH).exists() else PYTORCH
     doubt = doubt_about_preparation(run, samples, task, outputs, sizes, maker)
     result = Reference(
         made_by=maker,

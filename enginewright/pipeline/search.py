@@ -21,19 +21,11 @@ from enginewright.graph.as_written import in_halves, run_optimized
 from enginewright.graph.files import graph_sha256
 from enginewright.graph.onnx_file import load_graph
 from enginewright.measure.agreement import Judge
-from enginewright.precision import in_dialect
+from enginewright.precision import floats, in_dialect
 from enginewright.precision.calibration.cache import Calibration
 from enginewright.precision.calibration.calibrate import ranges_of_parts
 from enginewright.precision.checks import FIRST, LITTLE, Checks
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.floats import (
-    doubt_in_words,
-    floats_in_words,
-    left_in_floats,
-    require_kept_exist,
-    shares_of_work,
-    smaller_in_words,
-)
 from enginewright.precision.fusion import nodes_reading_bytes
 from enginewright.precision.islands import layers_to_keep
 from enginewright.precision.placement import PRODUCTS, arithmetic_nodes, ends_of_attention
@@ -81,7 +73,7 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
     if not len(samples):
         raise EnginewrightError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain, measured, rescue = load_graph(given.graph), given.ranges, digest_of(paths.rescued)
-    require_kept_exist(keep, plain)
+    floats.require_kept_exist(keep, plain)
     known, how = samples.manifest, params.model
     judge = judge_of(samples, how.scores, how.boxes, params.precisions[precision].thresholds)
     with open_cluster(params.cluster) as cluster, scratch_folder() as scratch:
@@ -102,7 +94,7 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
             followers = {*layers, *ends_of_attention(graph, layers)}
             others = nodes_reading_bytes(convert(())) - followers
             layers += [node.name for node in graph.graph.node if node.name in others and node.op_type in PRODUCTS]
-        work = shares_of_work(graph, layers, given.sample)
+        work = floats.shares_of_work(graph, layers, given.sample)
         checks = Checks(graph, samples, judge, there)
         by_others = [
             (part, given._replace(ranges=by), rounding._replace(ranges=in_dialect.value_ranges(by, dialect)))
@@ -115,7 +107,7 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
         if keep.rest == "auto" and given.rest == "fp16" and last.spared == len(layers) > 0 and not last.is_promised:
             print(f"{precision} with all layers in fp16, {last.in_words()}, so what is not in {precision} is in fp32")
             return False
-        floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
+        left = floats.left_in_floats(convert(answer.spared), given.sample) if layers else ()
     record = Search(
         precision=precision,
         calibration=measured.cache_sha256,
@@ -125,10 +117,10 @@ def _is_found(params: Params, precision: PrecisionName, paths: SearchPaths, rest
         **found_by(checks, graph, work, answer),
     )
     record.write(paths.found)
-    print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats_in_words(floats))))}")
-    if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
+    print(f"{precision}: {'; '.join(filter(None, (record.in_words(), floats.floats_in_words(left))))}")
+    if precision == "int8" and (doubt := floats.doubt_in_words(precision, left)):
         print(doubt)
-    if dialect.compiler == "cpu" and (smaller := smaller_in_words(precision, floats)):
+    if dialect.compiler == "cpu" and (smaller := floats.smaller_in_words(precision, left)):
         print(smaller)
     return True
 
@@ -159,7 +151,7 @@ def cast_within_thresholds(
         return made
     kind = TensorProto.DataType.Value(PRECISIONS[precision].onnx_type)
     switch, checks = partial(SwitchedHalves, kind=kind), Checks(exact, samples, judge)
-    work = shares_of_work(exact, layers_to_keep(made, in_float32=True), samples.cycled(1))
+    work = floats.shares_of_work(exact, layers_to_keep(made, in_float32=True), samples.cycled(1))
     with scratch_folder() as scratch:
         trial = LayerTrial(checks, switch, lambda spared: in_halves(exact, kind, {*work} - {*spared}), scratch)
         answer = find_spared(trial, work, Journal(scratch / "journal.jsonl"), SearchParams().seconds)

@@ -9,17 +9,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 from typing_extensions import Self
 
+from enginewright.core import facts
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import (
-    CLASSIFICATION,
-    DETECTION,
-    OWN_TASK,
-    PRECISIONS,
-    QUANTIZED,
-    TASKS,
-    PrecisionName,
-    RuntimeName,
-)
 from enginewright.core.files import new_file
 from enginewright.core.params.build import (
     ONNXRUNTIME,
@@ -49,11 +40,11 @@ from enginewright.core.text import suggestion
 class Params(Section):
     """All parameters. Each has a default, which counts where params.yaml leaves it out."""
 
-    runtime: Literal["auto", RuntimeName] = "auto"
+    runtime: Literal["auto", facts.RuntimeName] = "auto"
     """what executes the engines: tensorrt, tensorrt_rtx (TensorRT for RTX, builds without a GPU), onnxruntime or
     openvino. auto takes TensorRT where it and an NVIDIA GPU are, else ONNX Runtime's CUDA provider; without a GPU,
     OpenVINO"""
-    task: str = CLASSIFICATION
+    task: str = facts.CLASSIFICATION
     """what the outputs mean, and so which metric counts: classification, detection, segmentation, embedding, regression
     or ranking, or package.module:Task of your own, see docs/how-to/tasks.md"""
     samples: SamplesParams = SamplesParams()
@@ -66,11 +57,11 @@ class Params(Section):
     """how it becomes an ONNX graph"""
     calibration: CalibrationParams = CalibrationParams()
     """how quantization ranges are found"""
-    search: dict[PrecisionName, SearchParams] = Field(default={})
+    search: dict[facts.PrecisionName, SearchParams] = Field(default={})
     """by precision: the layers that must stay in floating point, for it to keep its thresholds"""
-    mix: dict[PrecisionName, MixParams] = Field(default={})
+    mix: dict[facts.PrecisionName, MixParams] = Field(default={})
     """for the precision best, see docs/explanation/best.md"""
-    precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
+    precisions: dict[facts.PrecisionName, PrecisionParams] = Field(min_length=1)
     """the precisions to make; without any, fp32, fp16, bf16 and int8"""
     build: BuildParams = BuildParams()
     """how engines are compiled"""
@@ -129,8 +120,8 @@ class Params(Section):
     @field_validator("task")
     @classmethod
     def _is_a_task(cls, task: str) -> str:
-        if task not in TASKS and not OWN_TASK.fullmatch(task):
-            known = suggestion(task, TASKS)
+        if task not in facts.TASKS and not facts.OWN_TASK.fullmatch(task):
+            known = suggestion(task, facts.TASKS)
             raise ValueError(f"there is no task '{task}'{known} A task of your own is package.module:Task")
         return task
 
@@ -143,16 +134,16 @@ class Params(Section):
 
     def _precisions_disagree(self) -> Iterator[str]:
         for name, precision in self.precisions.items():
-            facts, keep, place = PRECISIONS[name], precision.keep, f"precisions.{name}"
-            if precision.made_from not in facts.made_from:
-                needed = " or ".join(f"'{each}'" for each in facts.made_from)
+            known, keep, place = facts.PRECISIONS[name], precision.keep, f"precisions.{name}"
+            if precision.made_from not in known.made_from:
+                needed = " or ".join(f"'{each}'" for each in known.made_from)
                 yield f"{place}.from: {name} is made from {needed}, not '{precision.made_from}'"
             over = precision.must_pay and precision.must_pay.over
             if over and (over == name or over not in self.precisions):
                 yield f"{place}.must_pay.over: {over} is not another precision that is made"
             if name == "fp32" and (keep.op_types or keep.nodes):
                 yield f"{place}.keep: fp32 is in high precision throughout, there is nothing to keep"
-            if facts.is_mixed and keep != Keep(op_types=(), nodes=()):
+            if known.is_mixed and keep != Keep(op_types=(), nodes=()):
                 yield f"{place}.keep: {name} keeps what the precisions that it is mixed of keep"
             if precision.made_from == "given" and (keep.op_types or keep.nodes):
                 yield f"{place}.keep: what `from: given` has in high precision is as the model has it"
@@ -161,13 +152,13 @@ class Params(Section):
                 yield f"{place}.rescue: {only}, not '{precision.made_from}'"
             if precision.rescue != "auto" and "equalize" in precision.rescue and self.calibration.file:
                 yield f"{place}.rescue: equalize measures ranges anew, which calibration.file gives: remove one"
-            if not facts.is_quantized and keep.rest != "fp32":
-                with_choice = ", ".join(each for each in QUANTIZED if not PRECISIONS[each].is_mixed)
+            if not known.is_quantized and keep.rest != "fp32":
+                with_choice = ", ".join(each for each in facts.QUANTIZED if not facts.PRECISIONS[each].is_mixed)
                 yield f"{place}.keep.rest: only {with_choice} have a choice; {name} keeps fp32"
         searched = {name for name, precision in self.precisions.items() if precision.is_searched}
         for name in sorted(self.search.keys() - searched):
             yield f"search.{name}: set precisions.{name}.from to searched, or remove it from search"
-        for name in sorted(self.mix.keys() - {name for name in self.precisions if PRECISIONS[name].is_mixed}):
+        for name in sorted(self.mix.keys() - {name for name in self.precisions if facts.PRECISIONS[name].is_mixed}):
             yield f"mix.{name}: add precisions.{name} with from: mixed, or remove it from mix"
         for name, section in self.mix.items():
             for part in ("int8", section.floating):
@@ -224,7 +215,7 @@ class Params(Section):
             yield "weights.source: timm's models bring no weights; take pretrained, or give a checkpoint"
         if not model.is_onnx and not model.is_factory and model.library is None and source == "given":
             yield f"weights.source: torchvision's {model.source} brings no weights; give a checkpoint"
-        if boxes.chooses_in_graph and self.task != DETECTION:
+        if boxes.chooses_in_graph and self.task != facts.DETECTION:
             yield f"model.boxes.nms: graph is for task: detection, and task is {self.task}: set outside"
         if boxes.chooses_in_graph and self.runtime == "tensorrt_rtx" and boxes.form not in OF_QUERIES:
             yield (
@@ -242,7 +233,7 @@ class Params(Section):
         how, text, profile = self.samples.preprocessing, self.samples.text, self.build.profile
         if self.weights.source == "train":
             size = self.weights.training.size
-            if self.task != CLASSIFICATION:
+            if self.task != facts.CLASSIFICATION:
                 yield f"weights.source: train teaches classifiers alone, and task is {self.task}; give weights"
             elif how is None or how.layout == "nhwc":
                 yield "weights.source: train learns from images of samples.preprocessing.layout nchw; give weights"
@@ -282,7 +273,7 @@ class Params(Section):
 
 def all_defaults() -> dict[str, Any]:
     """Return the default of each parameter, and those of all precisions."""
-    everything = Params.model_validate({"precisions": dict.fromkeys(PRECISIONS)})
+    everything = Params.model_validate({"precisions": dict.fromkeys(facts.PRECISIONS)})
     return everything.model_dump(mode="json", by_alias=True)
 
 

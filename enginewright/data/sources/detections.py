@@ -15,15 +15,7 @@ from enginewright.core.facts import COLUMNS, COUNTED, CROWD
 from enginewright.core.params.section import load_yaml, yaml_problem
 from enginewright.core.text import first_few
 from enginewright.core.user_files import lies_in
-from enginewright.data.sources.files import (
-    MOST_CLASSES,
-    Classes,
-    ImageFiles,
-    at_line,
-    is_image,
-    pictures,
-    require_pairs,
-)
+from enginewright.data.sources import files
 from enginewright.data.sources.truth import Boxes, require_boxes, wrong_box
 
 ANNOTATIONS = "annotations.json"  # in a folder of images
@@ -55,12 +47,12 @@ class Coco(BaseModel):
     categories: Annotated[list[CocoCategory], Field(min_length=1)]
 
 
-def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
+def open_coco(file: Path, data: Path, listed: files.Classes | None) -> files.ImageFiles:
     """Open NAME.json with its images in the folder NAME, or annotations.json within the folder of its images."""
     document = _read(file)
     images = _by_id(file, "images", document.images)
     categories = _by_id(file, "categories", document.categories)
-    classes = listed or Classes.of(
+    classes = listed or files.Classes.of(
         [str(categories[each].name) for each in sorted(categories)], f"samples.source: {file}"
     )
     place_of = {key: place for place, key in enumerate(classes.keys)}
@@ -86,12 +78,12 @@ def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
     numbers = [[number for number, _ in each] for each in found.values()]
     sizes = [(each.width, each.height) if each.width and each.height else None for each in images.values()]
     boxes = Boxes(rows, lambda index, row: _where(file, "annotations", numbers[index][row]), sizes=sizes)
-    files = [_image_file(file, number, image.file_name, data) for number, image in enumerate(document.images)]
+    paths = [_image_file(file, number, image.file_name, data) for number, image in enumerate(document.images)]
     # One without boxes would be listed, too.
-    beside = {path for folder in {each.parent for each in files} for path in folder.iterdir() if is_image(path)}
-    if left_out := sorted(map(str, beside.difference(files))):
+    beside = {path for folder in {each.parent for each in paths} for path in folder.iterdir() if files.is_image(path)}
+    if left_out := sorted(map(str, beside.difference(paths))):
         print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left_out, most=3)}")
-    return ImageFiles(files, [image.file_name for image in document.images], None, classes.names, truths=boxes)
+    return files.ImageFiles(paths, [image.file_name for image in document.images], None, classes.names, truths=boxes)
 
 
 def _read(file: Path) -> Coco:
@@ -148,9 +140,9 @@ def _where(file: Path, name: str, number: int) -> str:
 CLASSES_FILES = ("classes.txt", "data.yaml", "dataset.yaml")
 
 
-def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
+def open_yolo_folder(root: Path, data: Path, listed: files.Classes | None) -> files.ImageFiles:
     """Open the folders `images` and `labels`, in which an image and its boxes have the same name."""
-    images, folder = pictures(root / "images", data), root / "labels"
+    images, folder = files.pictures(root / "images", data), root / "labels"
     texts = sorted(file for file in folder.rglob("*.txt") if file.name not in CLASSES_FILES)
     labels = {file.relative_to(folder).with_suffix("").as_posix(): file for file in texts}
     if not images:
@@ -159,25 +151,25 @@ def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFil
             "same name for each; or annotations.json"
         )
     names = sorted(images)
-    files = [images[name] for name in names]
-    paths = [file.relative_to(root).as_posix() for file in files]
+    paths = [images[name] for name in names]
+    written = [file.relative_to(root).as_posix() for file in paths]
     known = listed or _named_classes(root)
     if not folder.is_dir():
-        return ImageFiles(files, paths, None, known.names if known else ())
-    require_pairs(root, images, labels, "labels", ": an image without boxes has an empty one")
+        return files.ImageFiles(paths, written, None, known.names if known else ())
+    files.require_pairs(root, images, labels, "labels", ": an image without boxes has an empty one")
     lines = [_read_labels(labels[name], known) for name in names]
     rows = [np.array([row for _, row in each], np.float64).reshape(-1, COLUMNS) for each in lines]
     if (classes := known) is None:
         most = max((int(each[:, 0].max()) for each in rows if len(each)), default=-1)
         if most < 0:
             raise bad_source(f"{root}/labels holds no box, and {CLASSES_FILES[0]} names no classes")
-        classes = Classes.of([str(number) for number in range(most + 1)], str(root))
+        classes = files.Classes.of([str(number) for number in range(most + 1)], str(root))
     require_boxes(root, rows, classes.names)
     boxes = Boxes(rows, lambda index, row: f"{labels[names[index]]}, line {lines[index][row][0]},", shares=True)
-    return ImageFiles(files, paths, None, classes.names, truths=boxes)
+    return files.ImageFiles(paths, written, None, classes.names, truths=boxes)
 
 
-def _read_labels(file: Path, classes: Classes | None) -> list[tuple[int, list[float]]]:
+def _read_labels(file: Path, classes: files.Classes | None) -> list[tuple[int, list[float]]]:
     """Return the numbers of the lines that hold boxes, and the row that each makes."""
     try:
         lines = file.read_text("utf-8-sig").splitlines()
@@ -186,27 +178,27 @@ def _read_labels(file: Path, classes: Classes | None) -> list[tuple[int, list[fl
     return [(number, _label(file, number, line, classes)) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _label(file: Path, number: int, line: str, classes: Classes | None) -> list[float]:
+def _label(file: Path, number: int, line: str, classes: files.Classes | None) -> list[float]:
     """Return class, corners and kind of a line `class centre-x centre-y width height`."""
     cells = line.split()
     try:
         kind, x, y, width, height = map(float, cells)
     except ValueError:
         what = f"has {len(cells)} cells" if len(cells) != 5 else "holds what is no number"
-        raise at_line(file, number, f"{what}; a box is: class, centre x, centre y, width and height") from None
-    most = len(classes.names) if classes else MOST_CLASSES
+        raise files.at_line(file, number, f"{what}; a box is: class, centre x, centre y, width and height") from None
+    most = len(classes.names) if classes else files.MOST_CLASSES
     if not (kind.is_integer() and 0 <= kind < most):
-        raise at_line(file, number, f"has the class {cells[0]}, which is not from 0 to {most - 1}")
+        raise files.at_line(file, number, f"has the class {cells[0]}, which is not from 0 to {most - 1}")
     left, top = x - width / 2, y - height / 2
     if why := wrong_box((left, top, width, height)):
-        raise at_line(file, number, why)
+        raise files.at_line(file, number, why)
     if max(width, height) > 2:
         why = f"has a box of {width:g} by {height:g}; these are shares of the image, not pixels"
-        raise at_line(file, number, why)
+        raise files.at_line(file, number, why)
     return [kind, left, top, left + width, top + height, COUNTED]
 
 
-def _named_classes(root: Path) -> Classes | None:
+def _named_classes(root: Path) -> files.Classes | None:
     """Return the names in classes.txt, a line each, or under `names` of data.yaml."""
     file = next((root / name for name in CLASSES_FILES if (root / name).is_file()), None)
     if file is None:
@@ -221,4 +213,4 @@ def _named_classes(root: Path) -> Classes | None:
         raise bad_source(f"{file} cannot be read: {yaml_problem(error)}") from None
     if not isinstance(names, list):
         raise bad_source(f"{file} has no list of classes")
-    return Classes.of([str(name) for name in names], f"samples.source: {file}")
+    return files.Classes.of([str(name) for name in names], f"samples.source: {file}")

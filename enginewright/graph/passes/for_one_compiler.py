@@ -9,16 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike, NDArray
 
-from enginewright.graph.passes.find import (
-    Inserter,
-    Pass,
-    constant_of,
-    find_nodes,
-    replace_inputs,
-    settings_of,
-    sizes_of,
-    turn_into,
-)
+from enginewright.graph.passes import find
 
 CHANNELS, IMAGE_RANK = 1, 4
 PAD_AMOUNTS_ARE_AN_INPUT = 11  # from this opset on; before it, Pad takes its amounts as an attribute
@@ -35,8 +26,8 @@ def count_axes_from_end(model: ir.Model) -> bool:
     float32 as well: any order is lost that is not its own inverse. It knows the axis by a number that is not negative.
     """
     modified = False
-    for node in find_nodes(model, "Gather"):
-        axis, order, rank = node.attributes.get("axis"), node.inputs[1], len(sizes_of(node.inputs[0]))
+    for node in find.find_nodes(model, "Gather"):
+        axis, order, rank = node.attributes.get("axis"), node.inputs[1], len(find.sizes_of(node.inputs[0]))
         is_list = order is not None and order.const_value is not None and len(order.const_value.shape) == 1
         if axis is not None and axis.value == CHANNELS and is_list and rank > CHANNELS + 1:
             node.attributes["axis"] = ir.AttrInt64("axis", CHANNELS - rank)
@@ -49,10 +40,10 @@ def pad_before_pooling(model: ir.Model) -> bool:
 
     OpenVINO's average in int8 is wrong at such an edge.
     """
-    pools = ((node, settings_of(node) or {}) for node in find_nodes(model, "AveragePool"))
+    pools = ((node, find.settings_of(node) or {}) for node in find.find_nodes(model, "AveragePool"))
     counting = ((node, how) for node, how in pools if how.get("count_include_pad") == 1 and not how.get("ceil_mode"))
     found = [node for node, how in counting if any(how.get("pads", ()))]
-    insert = Inserter(model)
+    insert = find.Inserter(model)
     for node in found:
         pads, own = node.attributes.pop("pads").as_ints(), node.outputs[0].name
         del node.attributes["count_include_pad"]
@@ -62,7 +53,7 @@ def pad_before_pooling(model: ir.Model) -> bool:
         if model.opset_imports.get("", 1) >= PAD_AMOUNTS_ARE_AN_INPUT:
             inputs, attributes = [*inputs, insert.constant(node, f"{own}.padded.pads", amounts)], {}
         padded = insert.node(node, "Pad", inputs, f"{own}.padded", f"{node.name or own}.pad", **attributes)
-        replace_inputs(node, [padded])
+        find.replace_inputs(node, [padded])
     return bool(found)
 
 
@@ -72,7 +63,7 @@ def drop_idle_strides(model: ir.Model) -> bool:
     On a CPU with AMX, oneDNN computes a strided convolution wrongly in bf16 and int8 if it makes a single column,
     and rightly with a stride of one. OpenVINO runs oneDNN's kernels.
     """
-    found = [(node, axis, unread) for node in find_nodes(model, "Conv") for axis, unread in _idle_axes(node)]
+    found = [(node, axis, unread) for node in find.find_nodes(model, "Conv") for axis, unread in _idle_axes(node)]
     for node, axis, unread in found:
         strides, pads = (list(node.attributes[name].as_ints()) for name in ("strides", "pads"))
         strides[axis], pads[len(strides) + axis] = 1, pads[len(strides) + axis] - unread
@@ -83,7 +74,11 @@ def drop_idle_strides(model: ir.Model) -> bool:
 
 def _idle_axes(node: ir.Node) -> Iterator[tuple[int, int]]:
     """Yield each axis with a stride and one place, and how much of the padding behind it the kernel does not reach."""
-    images, kernel, settings = sizes_of(node.inputs[0])[2:], sizes_of(node.inputs[1])[2:], settings_of(node) or {}
+    images, kernel, settings = (
+        find.sizes_of(node.inputs[0])[2:],
+        find.sizes_of(node.inputs[1])[2:],
+        find.settings_of(node) or {},
+    )
     is_plain = {"strides", "pads"} <= settings.keys() and settings.get("auto_pad", "NOTSET") == "NOTSET"
     if not is_plain or len(images) != len(kernel):
         return
@@ -102,16 +97,16 @@ def pool_for_mean(model: ir.Model) -> bool:
     ModelOpt lets that one read bytes. On an H200, TensorRT 10.6 left the last sum of ResNet-50 in float16 in front of a
     ReduceMean, and changed types and layouts around it.
     """
-    found = [node for node in find_nodes(model, "ReduceMean") if _averages_pixels(node)]
+    found = [node for node in find.find_nodes(model, "ReduceMean") if _averages_pixels(node)]
     for node in found:
-        turn_into(node, "GlobalAveragePool", [node.inputs[0]])
+        find.turn_into(node, "GlobalAveragePool", [node.inputs[0]])
     return bool(found)
 
 
 def _averages_pixels(node: ir.Node) -> bool:
-    if len(sizes_of(node.inputs[0])) != IMAGE_RANK or node.attributes.get_int("keepdims", 1) != 1:
+    if len(find.sizes_of(node.inputs[0])) != IMAGE_RANK or node.attributes.get_int("keepdims", 1) != 1:
         return False
-    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else (settings_of(node) or {}).get("axes")
+    axes = find.constant_of(node.inputs[1]) if len(node.inputs) > 1 else (find.settings_of(node) or {}).get("axes")
     return sorted(axis % IMAGE_RANK for axis in axes or ()) == [2, 3]
 
 
@@ -120,12 +115,12 @@ def spell_out_hard_swish(model: ir.Model) -> bool:
 
     NVIDIA's parser refuses HardSwish in bf16, and accepts the other two.
     """
-    insert, found = Inserter(model), find_nodes(model, "HardSwish")
+    insert, found = find.Inserter(model), find.find_nodes(model, "HardSwish")
     for node in found:
         own = node.outputs[0].name
         name = f"{node.name or own}.gate"
         gate = insert.node(node, "HardSigmoid", node.inputs, f"{own}.gate", name, alpha=1 / 6, beta=0.5)
-        turn_into(node, "Mul", [node.inputs[0], gate])
+        find.turn_into(node, "Mul", [node.inputs[0], gate])
     return bool(found)
 
 
@@ -137,15 +132,15 @@ def spell_out_dft(model: ir.Model) -> bool:
     """
     if model.opset_imports.get("", 1) < DFT_AXIS_IS_AN_INPUT:
         return False
-    insert = Inserter(model)
-    return sum(_spell_out_dft(node, insert) for node in find_nodes(model, "DFT")) > 0
+    insert = find.Inserter(model)
+    return sum(_spell_out_dft(node, insert) for node in find.find_nodes(model, "DFT")) > 0
 
 
-def _spell_out_dft(node: ir.Node, insert: Inserter) -> bool:
+def _spell_out_dft(node: ir.Node, insert: find.Inserter) -> bool:
     """Do so where the sizes are known: how many numbers are read, and whether they are real (1) or complex (2)."""
     value, length, along = (*node.inputs, None, None)[:3]
-    whole, axis = constant_of(length), constant_of(along) if along else [-2]
-    sizes = sizes_of(value)
+    whole, axis = find.constant_of(length), find.constant_of(along) if along else [-2]
+    sizes = find.sizes_of(value)
     if not sizes or value is None or value.dtype is None or axis is None or (length and whole is None):
         return False
     rank = len(sizes)
@@ -167,7 +162,7 @@ def _spell_out_dft(node: ir.Node, insert: Inserter) -> bool:
     for number, (operator, array) in enumerate(steps, 1):
         constant = insert.constant(node, f"{own}.constant{number}", array)
         value = insert.node(node, operator, [value, constant], f"{own}.{number}")
-    turn_into(node, "Transpose", [value], perm=np.argsort(order).tolist())
+    find.turn_into(node, "Transpose", [value], perm=np.argsort(order).tolist())
     return True
 
 
@@ -188,13 +183,13 @@ def spell_out_col2im(model: ir.Model) -> bool:
     NVIDIA's parser does not know Col2Im, which `torch.nn.functional.fold` becomes. A Col2Im stays as it is where the
     size of the image or of a block is not known.
     """
-    insert = Inserter(model)
-    return sum(_spell_out_col2im(node, insert) for node in find_nodes(model, "Col2Im")) > 0
+    insert = find.Inserter(model)
+    return sum(_spell_out_col2im(node, insert) for node in find.find_nodes(model, "Col2Im")) > 0
 
 
-def _spell_out_col2im(node: ir.Node, insert: Inserter) -> bool:
-    columns, image, block = node.inputs[0], constant_of(node.inputs[1]), constant_of(node.inputs[2])
-    settings, own = settings_of(node), node.outputs[0].name
+def _spell_out_col2im(node: ir.Node, insert: find.Inserter) -> bool:
+    columns, image, block = node.inputs[0], find.constant_of(node.inputs[1]), find.constant_of(node.inputs[2])
+    settings, own = find.settings_of(node), node.outputs[0].name
     if columns is None or columns.shape is None or columns.dtype not in FLOATS or not image or not block:
         return False
     numbers = columns.shape[1]  # of each column
@@ -215,7 +210,7 @@ def _spell_out_col2im(node: ir.Node, insert: Inserter) -> bool:
         placed = insert.node(node, "Pad", [placed, by], f"{own}.padded", f"{name}.padded")
     channels, singles = numbers // math.prod(block), np.eye(math.prod(block), dtype=columns.dtype.numpy())
     kernel = np.concatenate([singles.reshape(-1, 1, *block)] * channels)
-    turn_into(
+    find.turn_into(
         node,
         "ConvTranspose",
         [placed, insert.constant(node, f"{own}.kernel", kernel)],
@@ -232,17 +227,17 @@ def _spell_out_col2im(node: ir.Node, insert: Inserter) -> bool:
 
 def last_product_as_conv(model: ir.Model) -> bool:
     """Turn a Gemm that reads pooled pixels into a Conv of one by one, as NVIDIA's ResNet-50 of MLPerf has it."""
-    insert = Inserter(model)
-    return sum(_turn_into_conv(node, insert) for node in find_nodes(model, "Gemm")) > 0
+    insert = find.Inserter(model)
+    return sum(_turn_into_conv(node, insert) for node in find.find_nodes(model, "Gemm")) > 0
 
 
-def _turn_into_conv(node: ir.Node, insert: Inserter) -> bool:
-    settings, passed, weights = settings_of(node) or {}, [*_behind(node.inputs[0])], [*_behind(node.inputs[1])]
+def _turn_into_conv(node: ir.Node, insert: find.Inserter) -> bool:
+    settings, passed, weights = find.settings_of(node) or {}, [*_behind(node.inputs[0])], [*_behind(node.inputs[1])]
     flat, stored = passed[-1].producer(), weights[-1]
     known = stored.const_value is not None and len(stored.const_value.shape) == 2 and len(stored.uses()) == 1
     plain = settings.get("transB") == 1 and all(settings.get(name, 1) == 1 for name in ("alpha", "beta"))
     pooled = flat.inputs[0] if flat is not None and flat.op_type in ("Flatten", "Reshape") else None
-    if not (known and plain and sizes_of(pooled)[2:] == [1, 1] and all(len(each.uses()) == 1 for each in passed)):
+    if not (known and plain and find.sizes_of(pooled)[2:] == [1, 1] and all(len(each.uses()) == 1 for each in passed)):
         return False
     assert stored.const_value is not None
     kernel = stored.const_value.numpy()[:, :, np.newaxis, np.newaxis]
@@ -253,7 +248,7 @@ def _turn_into_conv(node: ir.Node, insert: Inserter) -> bool:
     for value in (*passed[:-1], *weights[:-1]):
         value.shape = None
     product = insert.node(node, "Conv", node.inputs, f"{node.outputs[0].name}.pixels", f"{node.name}.conv")
-    turn_into(node, "Flatten", [product], axis=1)
+    find.turn_into(node, "Flatten", [product], axis=1)
     return True
 
 
@@ -267,7 +262,7 @@ def _behind(value: ir.Value | None) -> Iterator[ir.Value]:
 
 def _in_floats(op_types: Collection[str], least_groups: int, model: ir.Model) -> bool:
     """Let these nodes read what is not rounded: bytes may cost more to make than they spare."""
-    nodes = [node for name in op_types for node in find_nodes(model, name)]
+    nodes = [node for name in op_types for node in find.find_nodes(model, name)]
     readers = [node for node in nodes if node.attributes.get_int("group", 1) >= least_groups]
     found = [(node, place, exact) for node in readers for place, exact in enumerate(map(_exact, node.inputs)) if exact]
     for node, place, exact in found:
@@ -283,7 +278,7 @@ def _exact(value: ir.Value | None) -> ir.Value | None:
     return exact if exact is not None and value is not None and exact.dtype == value.dtype else None
 
 
-TO_TRY: dict[str, Pass] = {
+TO_TRY: dict[str, find.Pass] = {
     "the last product as a convolution": last_product_as_conv,
     "grouped convolutions in floats": partial(_in_floats, ["Conv"], 2),
     "averages in floats": partial(_in_floats, ["AveragePool", "GlobalAveragePool"], 1),
