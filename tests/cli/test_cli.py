@@ -233,7 +233,7 @@ def test_the_help_and_doctor_load_no_packages():
 def test_an_interrupt_is_a_sentence():
     program = (
         "import sys, enginewright.cli.commands.doctor\n"
-        "def interrupted(): raise KeyboardInterrupt\n"
+        "def interrupted(target): raise KeyboardInterrupt\n"
         "enginewright.cli.commands.doctor.examine = interrupted\n"
         "sys.argv = ['enginewright', 'doctor']\n"
         "from enginewright.cli.main import main; main()"

@@ -1,6 +1,7 @@
 """A graph with inputs, from which any of its nodes can be cut out as a smaller graph with inputs."""
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -64,16 +65,10 @@ class Case:
         free = [name for name in given if name not in self._constants]
         values = [self._values(free, run) for run in range(len(self.runs))]
         fed, returned = self._as_float32(free), self._as_float32(outputs)
+        narrowed = [helper.make_node("Cast", [wide], [n], wide, to=BF16) for n, wide in fed.items() if n != wide]
+        widened = [helper.make_node("Cast", [n], [wide], wide, to=FLOAT) for n, wide in returned.items() if n != wide]
         graph = helper.make_graph(
-            [
-                *(
-                    helper.make_node("Cast", [wide], [name], wide, to=BF16)
-                    for name, wide in fed.items()
-                    if name != wide
-                ),
-                *nodes,
-                *(helper.make_node("Cast", [n], [wide], wide, to=FLOAT) for n, wide in returned.items() if n != wide),
-            ],
+            [*narrowed, *nodes, *widened],
             self.model.graph.name or "part",
             [_described(fed[name], [each[name] for each in values]) for name in free],
             [
@@ -82,8 +77,7 @@ class Case:
             ],
             [self._constant(name) for name in given if name in self._constants],
         )
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
+        model = deepcopy(self.model)
         model.graph.CopyFrom(graph)
         return Case(model, [{fed[name]: array for name, array in each.items()} for each in values])
 
@@ -113,8 +107,7 @@ class Case:
 
     def without_shapes(self) -> onnx.ModelProto:
         """Return a copy of the graph that does not say how large its results are."""
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
+        model = deepcopy(self.model)
         for output in model.graph.output:
             output.type.tensor_type.ClearField("shape")
         del model.graph.value_info[:]

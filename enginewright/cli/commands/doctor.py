@@ -35,7 +35,7 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    checks = examine_target(chosen.target) if chosen.target else examine()
+    checks = examine(chosen.target)
     can_run = not any(check.state is State.WRONG for check in checks)
     rows = {"can_run": can_run, "findings": [check._asdict() for check in checks]}
     print(json.dumps(rows, indent=2) if chosen.json else as_text(checks, sys.stdout, chosen.target))
@@ -64,13 +64,11 @@ class Check(NamedTuple):
 COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
 
 
-def examine_target(name: str) -> list[Check]:
-    from enginewright.cli import machine_checks
+def examine(target: str | None) -> list[Check]:
+    if target:
+        from enginewright.cli.machine_checks import examine_target
 
-    return machine_checks.examine_target(name)
-
-
-def examine() -> list[Check]:
+        return examine_target(target)
     first = [examine_python(), examine_packages(), examine_project(), examine_git(), examine_disk()]
     if first[1].state is State.WRONG:
         return first
