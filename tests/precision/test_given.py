@@ -1,10 +1,6 @@
 """A model that is quantized already: its floats, and int8 with its own scales."""
 
-import re
 import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,46 +10,25 @@ from onnx import TensorProto
 from support.checkout import Project
 from support.pass_checks import model_of_text
 from support.paths import ROOT
-from support.small_project import TINY, lay_over, run_pipeline, small_project
+from support.quantized import quantize_with_onnxruntime
+from support.small_project import TINY, lay_over, run_pipeline, search_nothing, small_project
+from support.tensors import noise
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import count_nodes, load_graph
-from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.without_rounding import take_out_rounding
+from enginewright.graph.passes import changed_by, rewrite_graph
+from enginewright.graph.simplify import simplify_graph
 from enginewright.measure.agreement import relative_error
 from enginewright.pipeline.graphs import ConvertPaths, convert
 from enginewright.pipeline.ranges import simplify
 from enginewright.precision.cure import Cures
 from enginewright.precision.dialect import dialect_of
+from enginewright.precision.given import as_compiler_takes, take_out_rounding, types_of_rounding, unfused
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
-
-
-# In a process of its own, as ModelOpt changes ONNX Runtime's quantizer where it was imported.
-QUANTIZE = """
-import sys
-import numpy as np
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-source, target, feeds, kind = sys.argv[1:]
-class OneBatch(CalibrationDataReader):
-    left = [dict(np.load(feeds))]
-    def get_next(self):
-        return self.left.pop() if self.left else None
-quantize_static(
-    source, target, OneBatch(), QuantFormat.QDQ, per_channel=True, activation_type=QuantType[kind],
-    weight_type=QuantType.QInt8, extra_options={"ActivationSymmetric": kind == "QInt8"},
-)
-"""
-
-
-def quantized(source, target, feeds, kind="QUInt8"):
-    with tempfile.TemporaryDirectory() as folder:
-        np.savez(Path(folder, "feeds.npz"), **feeds)
-        command = [sys.executable, "-c", QUANTIZE, source, target, Path(folder, "feeds.npz"), kind]
-        subprocess.run(command, check=True, capture_output=True)
 
 
 @pytest.fixture(params=["QUInt8", "QInt8"], ids=["uint8", "int8"])
@@ -65,7 +40,7 @@ def project(request, tiny_onnx, samples, tmp_path, monkeypatch):
     project.set(search={})
     monkeypatch.chdir(tmp_path)
     Path("exported").mkdir()
-    quantized(tiny_onnx, "exported/model.onnx", samples.cycled(8), request.param)
+    quantize_with_onnxruntime(tiny_onnx, "exported/model.onnx", samples.cycled(8), request.param)
     simplify(Params.read(), Path("exported"), samples.folder, Path("simplified"), Path("given"))
     return project
 
@@ -90,7 +65,7 @@ def test_int8_is_the_given_graph(project, samples):
     others = Path("dialect.json"), Path("boxes.json"), Path("cures.json"), Path("int8")
     graphs = Path("simplified"), Path("given"), Path("calibrated"), Path("none")
     convert(Params.read(), "int8", ConvertPaths(*graphs, samples.folder, *others))
-    assert Path("int8/model.onnx").read_bytes() == Path("given/model.onnx").read_bytes()
+    assert (outputs(Path("int8/model.onnx"), samples) == outputs(Path("given/model.onnx"), samples)).all()
     Path("given/model.onnx").unlink()
     sentence = "^precisions.int8.from: the model has no Q/DQ nodes of INT8; set it to searched or calibrated$"
     with pytest.raises(EnginewrightError, match=sentence):
@@ -113,13 +88,12 @@ def test_the_pipeline_makes_int8_of_it_or_anew(tmp_path, monkeypatch, tiny_onnx,
     small_project(tmp_path, monkeypatch, "int8")
     Path("data/models").mkdir(exist_ok=True)
     plain = np.ones((9, 3, 8, 8), np.float32) * np.linspace(-1, 1, 9, dtype=np.float32).reshape(9, 1, 1, 1)
-    quantized(
+    quantize_with_onnxruntime(
         tiny_onnx,
         "data/models/tiny.onnx",
         {"input": plain * np.random.default_rng(0).choice([1, 0.5], plain.shape).astype(np.float32)},
     )
-    text = re.sub(r"(?ms)^search:.*?(?=^mix:)", "search: {}\n", Path("params.yaml").read_text())
-    Path("params.yaml").write_text(text)
+    search_nothing()
     lay_over(GIVEN.replace("FROM", source), TINY)
     run_pipeline(monkeypatch)
     assert "MIND: the model is quantized already" in capsys.readouterr().out
@@ -142,3 +116,87 @@ def test_bytes_that_an_operator_reads_are_refused():
     model = model_of_text(f"g (float[2,4] input) => (float[8] y) {{ {nodes} }}", constants)
     with pytest.raises(EnginewrightError, match=r"^y dequantizes what Reshape makes, and only pairs .* write QDQ$"):
         changed_by(model, take_out_rounding)
+
+
+# Two convolutions in bytes, with an operator between them that is rounded before, behind, or both.
+GRAPH = """
+qx = QuantizeLinear (input, s, z) x = DequantizeLinear (qx, s, z)
+w1 = DequantizeLinear <axis = 0> (b1, ws, wz) w2 = DequantizeLinear <axis = 0> (b2, ws, wz)
+c = Conv (x, w1) BEFORE OPERATOR BEHIND y = Conv (r, w2)
+"""
+OPERATORS = {
+    "Relu": "o = Relu (i)",
+    "MaxPool": "o = MaxPool <kernel_shape = [2, 2]> (i)",
+    "Transpose": "o = Transpose <perm = [0, 1, 3, 2]> (i)",
+    "Concat": "o = Concat <axis = 2> (i, i)",
+    "Sigmoid": "o = Sigmoid (i)",
+}
+FOR = {
+    "openvino": dialect_of("openvino", "cpu", "avx512_vnni"),
+    "onnxruntime": dialect_of("onnxruntime", "cpu", "avx512_vnni"),
+    "tensorrt": dialect_of("tensorrt", "cuda", ""),
+}
+
+
+def two_convolutions(operator, rounded, kind=np.int8, zero=0):
+    """Return the graph, with Q/DQ nodes `before`, `behind` or on both sides of the operator."""
+    nodes = GRAPH.replace("OPERATOR", OPERATORS[operator])
+    for place, (read, made, between) in {"BEFORE": ("c", "i", "qi"), "BEHIND": ("o", "r", "qr")}.items():
+        pair = f"{between} = QuantizeLinear ({read}, s, z) {made} = DequantizeLinear ({between}, s, z)"
+        nodes = nodes.replace(place, pair if place.lower() in rounded else f"{made} = Identity ({read})")
+    weights = np.random.default_rng(0).integers(-127, 127, (2, 16, 16, 3, 3)).astype(np.int8)
+    steps = {"ws": np.full(16, 0.002, np.float32), "wz": np.zeros(16, np.int8), "s": np.float32(0.05)}
+    constants = {"b1": weights[0], "b2": weights[1], **steps, "z": kind(zero)}
+    text = f"g (float[batch,16,12,12] input) => (float[batch,16,a,b] y) {{ {nodes} }}"
+    return rewrite_graph(simplify_graph(model_of_text(text, constants)))
+
+
+def after(graph, compiler):
+    """Return the operators between the convolutions, which must compute the same bits."""
+    made = as_compiler_takes(graph, "int8", FOR[compiler])
+    onnx.checker.check_model(made, full_check=True)
+    feeds = {"input": noise(3, 16, 12, 12)}
+    was, now = (run_graph(open_as_written(each), feeds)["y"] for each in (graph, made))
+    assert (was == now).all()
+    types = [node.op_type for node in made.graph.node]
+    first, second = (place for place, kind in enumerate(types) if kind == "Conv")
+    return types[first + 1 : second], unfused(made, FOR[compiler])
+
+
+@pytest.mark.parametrize("rounded", [("before",), ("behind",), ("before", "behind")])
+@pytest.mark.parametrize("operator", ["MaxPool", "Transpose", "Concat"])
+def test_what_only_passes_numbers_on_is_rounded_before_that(operator, rounded):
+    """OpenVINO otherwise moves floats. TensorRT moves Q/DQ nodes itself."""
+    graph = two_convolutions(operator, rounded)
+    assert after(graph, "openvino") == ([Q, DQ, operator], ())
+    pairs = [node.op_type for node in graph.graph.node].count(Q)
+    assert after(graph, "tensorrt")[0].count(Q) == pairs - 1
+
+
+@pytest.mark.parametrize("rounded", [("before",), ("behind",), ("before", "behind")])
+def test_a_relu_is_rounded_where_the_compiler_has_a_kernel(rounded):
+    graph = two_convolutions("Relu", rounded)
+    for compiler in ("openvino", "onnxruntime"):
+        assert after(graph, compiler) == ([Q, DQ, "Relu", Q, DQ], ())
+    assert after(graph, "tensorrt") == (["Relu", Q, DQ], ())
+    if rounded == ("behind",):  # which ONNX Runtime takes for the Relu itself
+        unsigned = two_convolutions("Relu", rounded, np.uint8)
+        assert after(unsigned, "onnxruntime") == (["Relu", Q, DQ], ())
+
+
+def test_what_no_kernel_takes_in_is_named():
+    graph = two_convolutions("Sigmoid", ("before",))
+    first, second = (node.name for node in graph.graph.node if node.op_type == "Conv")
+    for compiler in FOR:
+        assert after(graph, compiler)[1] == (
+            f"{first}: a product is rounded before its Sigmoid.",
+            f"{second}: one operand is in bytes and the other in floats.",
+        )
+
+
+def test_tensorrt_gets_signed_bytes_for_unsigned_ones_around_128():
+    graph = two_convolutions("Sigmoid", ("behind",), np.uint8, 128)
+    assert after(graph, "tensorrt") == (["Sigmoid", Q, DQ], ())
+    assert types_of_rounding(as_compiler_takes(graph, "int8", FOR["tensorrt"])) == {"INT8"}
+    with pytest.raises(EnginewrightError, match=r"^precisions\.int8\.from: TensorRT takes no zero points"):
+        after(two_convolutions("Sigmoid", ("behind",), np.uint8, 3), "tensorrt")
