@@ -132,7 +132,7 @@ def round_early(model: ir.Model) -> bool:
 
 def round_at_relus(twice: bool, model: ir.Model) -> bool:
     """Round behind a Relu what is rounded before it, so that products read bytes, and not before it. Or round `twice`:
-    ONNX Runtime 1.24 has no kernel for a product and its Relu that returns signed bytes."""
+    ONNX Runtime 1.31 has no kernel for a product and its Relu that returns signed bytes."""
     insert, modified = Inserter(model), False
     for node in find_nodes(model, "Relu"):
         value, result = node.inputs[0], node.outputs[0]

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 from support.checkout import Project, checkout
 from support.paths import ROOT
+from support.release import build_archives
 from support.sshd import Server, require_sshd
 
 RESOLUTION = os.environ.get("RESOLUTION", "highest")
@@ -87,3 +89,32 @@ def test_a_target_over_ssh_gets_all_but_its_runtime(tmp_path, monkeypatch):
     engines = project.root / "artifacts/fleet/board/engines"
     assert sorted(path.name for path in engines.iterdir()) == ["fp32", "int8"]
     assert (project.root / "artifacts/fleet/board/reports/report.html").is_file()
+
+
+def test_the_written_workflow_runs_in_a_fresh_clone(tmp_path):
+    """Each command of its job on a CPU, with nothing but what they install, as pip resolves it."""
+    (wheel,) = build_archives(tmp_path).glob("*.whl")
+    project, origin, clone = Project(tmp_path / "project"), tmp_path / "origin", tmp_path / "clone"
+    project.root.mkdir()
+    own = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    plain = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **own}
+    settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+
+    def run(*command, folder=project.root, **more):
+        subprocess.run(command, cwd=folder, env=plain | more, check=True)
+
+    run("git", "init", "--quiet")
+    with programs(sys.executable, f"{wheel}[pipeline]") as folder:
+        run(folder / "enginewright", "new", PATH=f"{folder}:/usr/bin:/bin")
+    project.make_small()
+    run("git", "add", "--all")
+    run("git", "commit", "--quiet", "--message", "a project")
+    run("git", "clone", "--quiet", "--bare", project.root, origin)
+    run("git", "clone", "--quiet", origin, clone)
+    run(sys.executable, "-m", "venv", tmp_path / "python")
+    (workflow,) = (clone / ".github/workflows").iterdir()
+    for step in YAML(typ="safe").load(workflow)["jobs"]["nightly"]["steps"]:
+        if command := step.get("run"):
+            run("bash", "-ec", command, folder=clone, PATH=f"{tmp_path}/python/bin:/usr/bin:/bin", **settings)
+    night = subprocess.run(["git", "log", "--format=%s"], cwd=origin, capture_output=True, text=True)
+    assert night.stdout.splitlines() == ["A night", "a project"]
