@@ -93,17 +93,11 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
         for name, answer in plan.answers.items():
             shutil.copyfile(answer, unfinished / name)
         floats = left_in_floats(graph, samples.fed_to(params.build).cycled(1)) if precision in QUANTIZED else ()
-        record = Conversion(
-            precision=precision,
-            opset=opset_of(graph),
-            nodes=count_nodes(graph),
-            floats=floats,
-            unfused=unfused(graph, dialect) if is_given else (),
-        )
+        nodes, opset, why = count_nodes(graph), opset_of(graph), unfused(graph, dialect) if is_given else ()
+        record = Conversion(precision=precision, opset=opset, nodes=nodes, floats=floats, unfused=why)
         record.write(unfinished / "convert.json")
-    for sentence in record.unfused:
+    for sentence in (*why, f"{sum(nodes.values())} nodes, opset {opset}"):
         print(f"{precision}: {sentence}")
-    print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
 
 
 def cured_graph(precision: str, graph: onnx.ModelProto, cures: Path, followed: Path) -> onnx.ModelProto:
