@@ -11,13 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.text import first_few
 from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.find import (
-    Inserter,
-    constant_of,
-    find_nodes,
-    remove_unused,
-    turn_into,
-)
+from enginewright.graph.passes.find import Inserter, constant_of, find_nodes, remove_unused, turn_into
 from enginewright.graph.shapes import as_ir
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.fusion import ACTIVATIONS, Pair, ends_product, is_rounded, pair_before, readers_of

@@ -34,7 +34,7 @@ def programs(python, *packages):
     """Yield the folder of an environment's programs."""
     uv = (sys.executable, "-m", "uv", "--quiet", "--no-python-downloads")
     if subprocess.run([*uv, "python", "find", python], capture_output=True).returncode:
-        pytest.skip(f"there is no Python {python}")
+        pytest.skip(f"uv finds no Python {python}")  # of pyenv's, those that PYENV_VERSION names
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([*uv, "venv", "--python", python, folder], check=True)
         install = [*uv, "pip", "install", "--python", f"{folder}/bin/python", "--resolution", RESOLUTION]
