@@ -16,10 +16,12 @@ from support.tensors import noise
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params
+from enginewright.engine.runtimes import load_runtime
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.choose_boxes import BoxesInGraph
 from enginewright.graph.onnx_file import count_nodes, load_graph
 from enginewright.graph.passes import changed_by, rewrite_graph
+from enginewright.graph.read_interface import read_blueprint
 from enginewright.graph.simplify import simplify_graph
 from enginewright.measure.agreement import relative_error
 from enginewright.pipeline.graphs import ConvertPaths, convert
@@ -182,6 +184,14 @@ def test_a_relu_is_rounded_where_the_compiler_has_a_kernel(rounded):
     if rounded == ("behind",):  # which ONNX Runtime takes for the Relu itself
         unsigned = two_convolutions("Relu", rounded, np.uint8)
         assert after(unsigned, "onnxruntime") == (["Relu", Q, DQ], ())
+
+
+def test_openvino_computes_in_bytes_what_reads_a_relu_that_was_rounded_too_early(build, tmp_path):
+    graph, path = two_convolutions("Relu", ("before",)), tmp_path / "model.onnx"
+    for each, known in ((graph, ["int8", "fp32"]), (as_compiler_takes(graph, "int8", FOR["openvino"]), ["int8"] * 2)):
+        onnx.save(each, path)
+        layers = load_runtime("openvino").compile(path, read_blueprint(path, build), tmp_path).layers
+        assert [layer.precision for layer in layers if layer.kind == "Convolution"] == known
 
 
 def test_what_no_kernel_takes_in_is_named():
