@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
+from support.builds import building_here
 from support.checkout import Project
 from support.pass_checks import model_of_text
 from support.paths import ROOT
@@ -210,3 +211,20 @@ def test_tensorrt_gets_signed_bytes_for_unsigned_ones_around_128():
     assert types_of_rounding(as_compiler_takes(graph, "int8", FOR["tensorrt"])) == {"INT8"}
     with pytest.raises(EnginewrightError, match=r"^precisions\.int8\.from: TensorRT takes no zero points"):
         after(two_convolutions("Sigmoid", ("behind",), np.uint8, 3), "tensorrt")
+
+
+def test_nvidias_own_builder_takes_what_onnxruntimes_quantizer_writes(tiny_onnx, samples, build, tmp_path):
+    """Its biases have 32 bits, which the parser refuses."""
+    pytest.importorskip("tensorrt_rtx")
+    path = tmp_path / "model.onnx"
+    quantize_with_onnxruntime(tiny_onnx, path, samples.cycled(8), "QInt8")
+
+    def built():
+        load_runtime("tensorrt_rtx").compile(path, read_blueprint(path, build), tmp_path)
+        return (tmp_path / "engine.plan").stat().st_size
+
+    with building_here():
+        with pytest.raises(EnginewrightError, match="input has type Int32 but must have type"):
+            built()
+        onnx.save(as_compiler_takes(load_graph(path), "int8", FOR["tensorrt"]), path)
+        assert built() > 1000
