@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from ruamel.yaml import YAML
 from enginewright import __version__
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import write_text
-from enginewright.core.installing import VERSION_FILE, elsewhere
+from enginewright.core.installing import VERSION_FILE, elsewhere, wheel
 from enginewright.core.params.all import all_defaults
 
 FILES = Path(__file__).parent / "files"
@@ -75,6 +76,7 @@ def renewed_files(place: Place) -> dict[str, LaidOut]:
     """Return what an upgrade renews, by its name in FILES."""
     workflow = "enginewright" if place.within == "." else f"enginewright-{place.within.replace('/', '-')}"
     nightly = text_of(NIGHTLY).replace("FOLDER", place.within).replace("REQUIREMENT", elsewhere("pipeline"))
+    nightly = nightly.replace("ON_A_GPU", elsewhere("pipeline,tensorrt"))
     cache = place.dvc.relative_to(place.git) / ".dvc/cache"
     nightly = nightly.replace("WORKFLOW", workflow).replace("CACHE", cache.as_posix())
     paths = {
@@ -93,6 +95,15 @@ def as_laid_out(place: Place, files: Mapping[str, LaidOut]) -> dict[Path, str]:
     kept = {place.folder / AS_LAID_OUT / name: file.text for name, file in files.items()}
     defaults = json.dumps(all_defaults(), indent=1) + "\n"
     return kept | {place.folder / DEFAULTS: defaults, place.folder / VERSION_FILE: f"{__version__}\n"}
+
+
+def bring_wheel(place: Place) -> None:
+    """Put the wheel that this one was installed from into the project, whose workflow finds it nowhere else."""
+    folder, found = place.folder / AS_LAID_OUT, wheel()
+    if found and found.parent.resolve() != folder.resolve():
+        for other in folder.glob("*.whl"):
+            other.unlink()
+        shutil.copyfile(found, folder / found.name)
 
 
 def files_of(place: Place) -> dict[Path, str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "enginewright"
 UNKNOWN = "git+ADDRESS"  # which the reader has to fill in
+VERSION_FILE = Path(".enginewright/version")  # not there in a clone of Enginewright, a project of its own version
 ROOT = Path(__file__).resolve().parents[2]
 OLD_NAME, OLD_FOLDER = "enginery", Path(".enginery")  # until 0.3; the package of this name is another one's
 NAMED_IN = ("dvc.yaml", "machine/dvc.yaml", "Makefile", "requirements.txt", ".github/workflows/enginery.yml")
@@ -42,8 +43,17 @@ def how_to_install(extra: str) -> str:
 
 
 def elsewhere(extra: str) -> str:
-    """Return the requirement for another machine, which has no folder of this one."""
+    """Return the requirement for another machine, which has no folder of this one, but a project with the wheel."""
+    if found := wheel():
+        return f"./{VERSION_FILE.parent / found.name}[{extra}]"
     return f"{NAME}[{extra}] @ {UNKNOWN}" if "file://" in requirement(extra) else requirement(extra)
+
+
+def wheel() -> Path | None:
+    """Return the file that this one was installed from, if it is one that is still there."""
+    address = urlparse(_installed_from().get("url", ""))
+    path = Path(unquote(address.path))
+    return path if address.scheme == "file" and path.suffix == ".whl" and path.is_file() else None
 
 
 def _installed_from() -> dict[str, Any]:
@@ -67,9 +77,6 @@ def old_name_hint(folder: Path = Path()) -> str | None:
         return None
     where = f", and write {NAME} for {OLD_NAME} in {', '.join(map(str, named))}, as far as it has not" if named else ""
     return f"Enginewright was called {OLD_NAME}, which is another package now: run `enginewright upgrade`{where}"
-
-
-VERSION_FILE = Path(".enginewright/version")  # not there in a clone of Enginewright, a project of its own version
 
 
 def version_of_project(folder: Path = Path()) -> "Version | None":

@@ -79,7 +79,8 @@ def warn_of_unwatched_code(source: str) -> Iterator[None]:
     """Warn afterwards if the factory imported code from a folder that it put on `sys.path` itself."""
     watched, before = {file.resolve() for file in watched_files(source).values()}, set(sys.modules)
     yield
-    modules = [module for name, module in sys.modules.items() if name not in before]
+    ours = "enginewright."  # what a stage imports late, in a checkout
+    modules = [module for name, module in sys.modules.items() if name not in before and not name.startswith(ours)]
     files = {Path(file).resolve() for module in modules if (file := getattr(module, "__file__", None))}
     if unwatched := sorted(file for file in files - watched if file.suffix == ".py" and not _is_installed(file)):
         more = f" and {len(unwatched) - 1} more" if len(unwatched) > 1 else ""

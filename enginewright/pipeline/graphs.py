@@ -18,7 +18,6 @@ from enginewright.data.sample_set import SampleSet
 from enginewright.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginewright.graph.files import copy_graph
 from enginewright.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginewright.graph.passes.without_rounding import types_of_rounding
 from enginewright.graph.pixels import take_pixels
 from enginewright.pipeline.search import cast_within_thresholds, judge_of
 from enginewright.precision import in_dialect
@@ -26,6 +25,7 @@ from enginewright.precision.cast import CALIBRATION_BATCH
 from enginewright.precision.cure import CURE, UNCURED, Cures
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import Conversion, left_in_floats, require_kept_exist
+from enginewright.precision.given import as_compiler_takes, types_of_rounding, unfused
 from enginewright.precision.islands import changed
 from enginewright.precision.records import MIX, RESCUE, SEARCH, Mix
 
@@ -61,11 +61,14 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
     require_kept_exist(plan.keep, graph)
     with new_folder(paths.converted) as unfinished:
         target = unfinished / "model.onnx"
-        if (graph_for_compiler := in_dialect.rewritten(graph, dialect, plan.made_as)) is not None:
-            graph = graph_for_compiler
-            save_graph(graph, target)
-        else:
+        is_given = params.precisions[precision].made_from == "given"
+        taken = as_compiler_takes(graph, precision, dialect) if is_given else graph
+        taken = in_dialect.rewritten(taken, dialect, plan.made_as) or taken
+        if taken is graph:
             copy_graph(plan.graph, unfinished)
+        else:
+            graph = taken
+            save_graph(graph, target)
         if plan.made_as != "fp32":
             sample = samples.cycled(CALIBRATION_BATCH)
 
@@ -90,9 +93,11 @@ def convert(params: Params, precision: PrecisionName, paths: ConvertPaths) -> No
         for name, answer in plan.answers.items():
             shutil.copyfile(answer, unfinished / name)
         floats = left_in_floats(graph, samples.fed_to(params.build).cycled(1)) if precision in QUANTIZED else ()
-        record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph), floats=floats)
+        nodes, opset, why = count_nodes(graph), opset_of(graph), unfused(graph, dialect) if is_given else ()
+        record = Conversion(precision=precision, opset=opset, nodes=nodes, floats=floats, unfused=why)
         record.write(unfinished / "convert.json")
-    print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
+    for sentence in (*why, f"{sum(nodes.values())} nodes, opset {opset}"):
+        print(f"{precision}: {sentence}")
 
 
 def cured_graph(precision: str, graph: onnx.ModelProto, cures: Path, followed: Path) -> onnx.ModelProto:

@@ -21,7 +21,6 @@ from enginewright.graph.data_apart import is_large, with_bodies
 from enginewright.graph.files import copy_graph, graph_bytes
 from enginewright.graph.onnx_file import check_at_each_size, count_nodes, load_graph, save_graph
 from enginewright.graph.passes import changed_by, rewrite_graph
-from enginewright.graph.passes.without_rounding import take_out_rounding
 from enginewright.graph.simplify import (
     SIMPLIFY_LIMIT,
     Simplification,
@@ -34,6 +33,7 @@ from enginewright.precision.calibration.cache import provided_provenance, read_c
 from enginewright.precision.calibration.calibrate import calibrate_graph
 from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import require_kept_exist
+from enginewright.precision.given import take_out_rounding
 from enginewright.precision.records import RESCUE, ROUNDED
 from enginewright.precision.rescue import BATCH, Attempts, Confirmation, find_rescues
 from enginewright.targets.ray_cluster import open_cluster

@@ -215,6 +215,7 @@ class Conversion(Record):
     opset: int
     nodes: dict[str, int]
     floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
+    unfused: tuple[str, ...] = ()  # sentences, where the model had Q/DQ nodes of its own
 
 
 def left_in_floats(model: onnx.ModelProto, sample: Feeds) -> tuple[Left, ...]:

@@ -42,7 +42,7 @@ class Pair(NamedTuple):
     def serves(self, node: ir.Node) -> bool:
         """Tell whether nothing but this node reads what is rounded."""
         (rounded,) = self.dequantize.outputs
-        is_single = _readers(self.quantize) == [self.dequantize] and set(_readers(self.dequantize)) == {node}
+        is_single = readers_of(self.quantize) == [self.dequantize] and set(readers_of(self.dequantize)) == {node}
         return is_single and not rounded.is_graph_output()
 
 
@@ -85,7 +85,7 @@ def _free_weights(node: ir.Node) -> None:
     They save nothing, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())"."""
     for index, other in ((1, node.inputs[0]), (0, node.inputs[1])):
         weights = pair_before(node.inputs[index])
-        if weights and weights.exact.const_value is not None and not _is_rounded(other):
+        if weights and weights.exact.const_value is not None and not is_rounded(other):
             node.replace_input_with(index, weights.exact)
 
 
@@ -93,7 +93,7 @@ def _free_activation(graph: ir.Graph, dequantize: ir.Node, kept: Collection[str]
     """Let each number be changed as it is, and rounded after that alone. The product before it writes no bytes then,
     which some of TensorRT 10.6's cannot: "weightsPtr.h: type() == expectedDataType<T>()", behind a sigmoid on an H200.
     ModelOpt rounds for all readers of a tensor, also those that are kept, and what only moves numbers to those."""
-    pair, readers = pair_before(dequantize.outputs[0]), _readers(dequantize)
+    pair, readers = pair_before(dequantize.outputs[0]), readers_of(dequantize)
 
     def reads_floats(node: ir.Node) -> bool:
         moves = node.op_type in FUSED_ON and not _leads_to_bytes(node)
@@ -107,15 +107,15 @@ def _remove(graph: ir.Graph, pair: Pair) -> None:
     """Let the readers of what is rounded read it as it is. Others may read the bytes by another node."""
     ir.convenience.replace_all_uses_with(pair.dequantize.outputs[0], pair.exact)
     graph.remove(pair.dequantize, safe=True)
-    if not _readers(pair.quantize):
+    if not readers_of(pair.quantize):
         graph.remove(pair.quantize, safe=True)
 
 
-def _is_rounded(value: ir.Value | None) -> bool:
+def is_rounded(value: ir.Value | None) -> bool:
     """Tell whether a product reads bytes: TensorRT moves Q/DQ nodes across what only passes numbers on."""
     while value is not None and (maker := value.producer()) is not None and maker.op_type in PASSED_ON:
         value = maker.inputs[0]
-    return pair_before(value) is not None
+    return value is not None and maker is not None and maker.op_type == "DequantizeLinear"
 
 
 def _free_sum(graph: ir.Graph, node: ir.Node) -> None:
@@ -123,7 +123,7 @@ def _free_sum(graph: ir.Graph, node: ir.Node) -> None:
     pairs = [_pair(value) for value in node.inputs]
     own = [pair for pair in dict.fromkeys(pairs) if pair and pair.serves(node)]
     if _leads_to_bytes(node):
-        own = [pair for pair in own if _ends_product(pair.exact)][:1] if all(pairs) else []
+        own = [pair for pair in own if ends_product(pair.exact)][:1] if all(pairs) else []
     for pair in own:
         _remove(graph, pair)
 
@@ -135,8 +135,8 @@ def _scales_of_concats(graph: ir.Graph) -> list[set[ir.Value]]:
         if node.op_type != "Concat":
             continue
         joined = [pair for value in node.inputs if (pair := _pair(value))]
-        rounding = [reader for reader in _readers(node) if reader.op_type == "QuantizeLinear"]
-        behind = [Pair(quantize, dequantize) for quantize in rounding for dequantize in _readers(quantize)]
+        rounding = [reader for reader in readers_of(node) if reader.op_type == "QuantizeLinear"]
+        behind = [Pair(quantize, dequantize) for quantize in rounding for dequantize in readers_of(quantize)]
         if joined and behind:
             scales = {scale for pair in (*joined, *behind) for scale in pair.scales if array_of(scale).size == 1}
             for group in [group for group in groups if group & scales]:
@@ -157,7 +157,7 @@ def nodes_reading_bytes(model: onnx.ModelProto) -> set[str]:
     return {node.name or "" for node in ir.from_proto(model).graph if any(map(_pair, node.inputs))}
 
 
-def _readers(node: ir.Node) -> list[ir.Node]:
+def readers_of(node: ir.Node) -> list[ir.Node]:
     return [reader for value in node.outputs for reader in value.consumers()]
 
 
@@ -165,7 +165,7 @@ def _leads_to_bytes(node: ir.Node) -> bool:
     """Tell whether the result is rounded, at once or by way of what the same kernel computes."""
     waiting, seen = [node], {node}
     while waiting:
-        for reader in _readers(waiting.pop()):
+        for reader in readers_of(waiting.pop()):
             if reader.op_type == "QuantizeLinear":
                 return True
             if reader.op_type in FUSED_ON and reader not in seen:
@@ -174,10 +174,10 @@ def _leads_to_bytes(node: ir.Node) -> bool:
     return False
 
 
-def _ends_product(value: ir.Value) -> bool:
+def ends_product(value: ir.Value) -> bool:
     """Tell whether a product's kernel can compute it."""
     node = value.producer()
     if node is None or node.op_type in PRODUCTS:
         return node is not None
     operands = [operand for operand in node.inputs if operand is not None and operand.const_value is None]
-    return node.op_type in FUSED_ON | {"Add"} and len(operands) == 1 and _ends_product(operands[0])
+    return node.op_type in FUSED_ON | {"Add"} and len(operands) == 1 and ends_product(operands[0])

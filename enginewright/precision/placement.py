@@ -39,7 +39,7 @@ class Placement:
         self.products = [node for node in nodes if node in products]
         self._passing = {node for node in nodes if _passes_on(node) and not _ends_attention(node)}
         self._gated = {node for node in nodes if node.op_type == "Mul" and _reads_activations(node)}
-        self.arithmetic = [node for node in nodes if node in products or _is_sum(node) or is_average(node)]
+        self.arithmetic = [node for node in nodes if node in products or is_sum(node) or is_average(node)]
         self._operands = {
             (node, index)
             for node in self.arithmetic
@@ -221,7 +221,7 @@ def _is_narrow(matrix: ir.Value | None) -> bool:
 
 def _bias_behind(product: ir.Node) -> Reader | None:
     """Return the Add that alone reads a MatMul with weights, and which of its inputs is a number for each column."""
-    weights, reader = constant_at(product), _only_reader(product.outputs[0])
+    weights, reader = constant_at(product), only_reader(product.outputs[0])
     if product.op_type != "MatMul" or weights is None or reader is None or reader[0].op_type != "Add":
         return None
     columns, add, place = weights.shape.numpy()[1:], reader[0], 1 - reader[1]
@@ -234,7 +234,7 @@ def has_rows(node: ir.Node) -> bool:
     return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
 
 
-def _is_sum(node: ir.Node) -> bool:
+def is_sum(node: ir.Node) -> bool:
     """Tell whether it adds two activations, as a residual connection does."""
     return node.op_type == "Add" and _reads_activations(node)
 
@@ -255,15 +255,15 @@ def _made_for_sums(graph: ir.Graph) -> Collection[Reader]:
     Conv adds the other operand before it rounds, and takes up to 1.2 times as long if it must round this one, too."""
     found: dict[ir.Node, Reader] = {}
     for conv in graph:
-        reader = _only_reader(conv.outputs[0]) if conv.op_type == "Conv" and _is_product(conv) else None
-        if reader and _is_sum(reader[0]):
+        reader = only_reader(conv.outputs[0]) if conv.op_type == "Conv" and _is_product(conv) else None
+        if reader and is_sum(reader[0]):
             one, other = (value.shape if value is not None else None for value in reader[0].inputs)
             if one == other:
                 found[reader[0]] = reader
     return found.values()
 
 
-def _only_reader(value: ir.Value) -> Reader | None:
+def only_reader(value: ir.Value) -> Reader | None:
     """Return the node that alone reads a value which is not returned, and the number of its input."""
     uses = () if value.is_graph_output() else tuple(value.uses())
     return (uses[0].node, uses[0].idx) if len(uses) == 1 else None

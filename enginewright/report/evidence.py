@@ -33,6 +33,7 @@ class Evidence:
     mix: Mix | None = None  # of the precision best
     floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
     cure: Cure | None = None
+    unfused: tuple[str, ...] = ()  # where the model had Q/DQ nodes of its own
 
     @property
     def precision(self) -> str:
@@ -158,14 +159,16 @@ def gather_findings(precisions: Iterable[str], places: EvidencePaths) -> Finding
             refused[name] = refusal
             continue
         mix, converted, cure = (places.converted / name / file for file in (MIX, "convert.json", CURE))
+        conversion = Conversion.read(converted)
         evidence = Evidence(
             EngineRecord.read(places.engines / name / "engine.json"),
             records.Validation.read(places.validation / f"{name}.json"),
             records.Benchmark.read(places.benchmark / name / "summary.json"),
             records.Trace.read(places.trace / f"{name}.json"),
             Mix.read(mix) if mix.exists() else None,
-            Conversion.read(converted).floats,
+            conversion.floats,
             Cure.read(cure) if cure.exists() else None,
+            conversion.unfused,
         )
         found.append(evidence)
     if not found:

@@ -52,6 +52,8 @@ def notes_on(findings: Findings) -> list[Note]:
     for entry in findings.precisions:
         if left := what_is_left(entry):
             notes.append(Note(f"What {entry.precision} leaves in floats", left))
+        if entry.unfused:
+            notes.append(Note(f"What {entry.precision} cannot fuse", " ".join(entry.unfused)))
     notes += [_on_mix(entry, entry.mix, findings) for entry in findings.precisions if entry.mix]
     unsure = {entry.precision: "; ".join(entry.validation.unsure) for entry in findings.precisions}
     if texts := [f"{precision}: {text}." for precision, text in unsure.items() if text]:

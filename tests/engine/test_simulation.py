@@ -87,6 +87,13 @@ def test_a_build_is_tuned(version):
     assert tuned.returncode == 0, output(tuned)
 
 
+def test_a_model_that_is_quantized_already_is_built():
+    given = run(
+        "10.6", "-m", "pytest", "-p", "no:cacheprovider", "tests/simulated/given.py", SIMULATED_CAPABILITY="9.0"
+    )
+    assert given.returncode == 0, output(given)
+
+
 @pytest.mark.parametrize("version", OLDEST_AND_NEWEST)
 def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
     """Two tests are left out: the simulation replays a graph by doing its work again, so launches take no less time;

@@ -49,7 +49,9 @@ def test_how_a_jetson_is_set_is_part_of_the_machine(mode, clocks, said, without_
             (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
             (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    runtimes._power.cache_clear()
     here = describe_machine("auto")
+    runtimes._power.cache_clear()
     assert here.power == said
     assert here.in_words().endswith(f"cores, {said}" if said else "cores")
 

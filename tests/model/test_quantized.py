@@ -1,22 +1,21 @@
 """Models that were quantized in PyTorch: each kind of layer that rounds becomes Q/DQ nodes with its scales."""
 
 import importlib
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_project import TINY, lay_over, run_pipeline, small_project
+from support.small_project import TINY, lay_over, run_pipeline, search_nothing, small_project
 from support.tensors import noise, of_each
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import Profile, Range
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.onnx_file import count_nodes
-from enginewright.graph.passes.without_rounding import types_of_rounding
 from enginewright.model.export import export_model
 from enginewright.model.source_model import run_model
+from enginewright.precision.given import types_of_rounding
 
 # The quantizers' own.
 pytestmark = pytest.mark.filterwarnings(*(f"ignore::{kind}Warning" for kind in ("Future", "Deprecation", "User")))
@@ -123,8 +122,7 @@ search: {}
 def test_the_pipeline_takes_its_scales(tmp_path, monkeypatch, capsys):
     small_project(tmp_path, monkeypatch, "int8")
     Path("rounding_nets.py").write_text(MODULE)
-    text = re.sub(r"(?ms)^search:.*?(?=^mix:)", "search: {}\n", Path("params.yaml").read_text())
-    Path("params.yaml").write_text(text)
+    search_nothing()
     lay_over(GIVEN, TINY)
     record, _ = run_pipeline(monkeypatch)
     assert "MIND: the model is quantized already" in capsys.readouterr().out

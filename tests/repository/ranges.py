@@ -12,13 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 from support.checkout import Project, checkout
 from support.paths import ROOT
+from support.release import build_archives
 from support.sshd import Server, require_sshd
 
 RESOLUTION = os.environ.get("RESOLUTION", "highest")
 OF_TESTS = ("pytest==9.2.0", "cyclonedx-python-lib[json-validation]")
 OLDEST, LATER = "3.10", ">=3.13"
+OF_PIPELINE = (sys.executable, LATER) if RESOLUTION == "highest" else (sys.executable,)
 # Build, open, run, time and validate engines, and verify a bundle.
 LIGHT = (
     "engine/test_engine.py", "engine/test_open_engine.py", "engine/test_record.py", "engine/runtimes/test_openvino.py",
@@ -31,7 +34,7 @@ def programs(python, *packages):
     """Yield the folder of an environment's programs."""
     uv = (sys.executable, "-m", "uv", "--quiet", "--no-python-downloads")
     if subprocess.run([*uv, "python", "find", python], capture_output=True).returncode:
-        pytest.skip(f"there is no Python {python}")
+        pytest.skip(f"uv finds no Python {python}")  # of pyenv's, those that PYENV_VERSION names
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([*uv, "venv", "--python", python, folder], check=True)
         install = [*uv, "pip", "install", "--python", f"{folder}/bin/python", "--resolution", RESOLUTION]
@@ -52,10 +55,11 @@ def test_the_light_part(python):
     assert ran.returncode == 0
 
 
-def test_the_default_pipeline_made_small(tmp_path):
+@pytest.mark.parametrize("python", OF_PIPELINE)
+def test_the_default_pipeline_made_small(tmp_path, python):
     project = Project(checkout(tmp_path / "project"))
     project.make_small()
-    with programs(sys.executable, *ours("pipeline")) as folder:
+    with programs(python, *ours("pipeline")) as folder:
         path = os.pathsep.join([str(folder), os.environ["PATH"]])
         environment = project.environment | {"PATH": path, "PYTHONPATH": str(project.root)}
         for command in (["git", "init", "--quiet"], ["dvc", "repro"]):
@@ -85,3 +89,32 @@ def test_a_target_over_ssh_gets_all_but_its_runtime(tmp_path, monkeypatch):
     engines = project.root / "artifacts/fleet/board/engines"
     assert sorted(path.name for path in engines.iterdir()) == ["fp32", "int8"]
     assert (project.root / "artifacts/fleet/board/reports/report.html").is_file()
+
+
+def test_the_written_workflow_runs_in_a_fresh_clone(tmp_path):
+    """Each command of its job on a CPU, with nothing but what they install, as pip resolves it."""
+    (wheel,) = build_archives(tmp_path).glob("*.whl")
+    project, origin, clone = Project(tmp_path / "project"), tmp_path / "origin", tmp_path / "clone"
+    project.root.mkdir()
+    own = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    plain = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **own}
+    settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+
+    def run(*command, folder=project.root, **more):
+        subprocess.run(command, cwd=folder, env=plain | more, check=True)
+
+    run("git", "init", "--quiet")
+    with programs(sys.executable, f"{wheel}[pipeline]") as folder:
+        run(folder / "enginewright", "new", PATH=f"{folder}:/usr/bin:/bin")
+    project.make_small()
+    run("git", "add", "--all")
+    run("git", "commit", "--quiet", "--message", "a project")
+    run("git", "clone", "--quiet", "--bare", project.root, origin)
+    run("git", "clone", "--quiet", origin, clone)
+    run(sys.executable, "-m", "venv", tmp_path / "python")
+    (workflow,) = (clone / ".github/workflows").iterdir()
+    for step in YAML(typ="safe").load(workflow)["jobs"]["nightly"]["steps"]:
+        if command := step.get("run"):
+            run("bash", "-ec", command, folder=clone, PATH=f"{tmp_path}/python/bin:/usr/bin:/bin", **settings)
+    night = subprocess.run(["git", "log", "--format=%s"], cwd=origin, capture_output=True, text=True)
+    assert night.stdout.splitlines() == ["A night", "a project"]

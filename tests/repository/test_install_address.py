@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from support.paths import ROOT
 
+from enginewright.cli.layout import NIGHTLY, Place, bring_wheel, renewed_files
 from enginewright.core import installing
 from enginewright.core.installing import elsewhere, how_to_install, requirement
 
@@ -93,6 +94,22 @@ def test_the_requirement_is_where_this_one_is_from(monkeypatch, noted, needed, c
     assert requirement("timm") == f"enginewright[timm] @ {needed}"
     assert how_to_install("timm") == (command or f"pip install 'enginewright[timm] @ {needed}'")
     assert elsewhere("timm") == f"enginewright[timm] @ {on_others or needed}"
+
+
+def test_a_wheel_goes_into_the_project_whose_workflow_installs_it(monkeypatch, tmp_path):
+    wheel, kept = tmp_path / "enginewright-9-py3-none-any.whl", tmp_path / "project/.enginewright"
+    wheel.write_bytes(b"9")
+    kept.mkdir(parents=True)
+    (kept / "enginewright-8-py3-none-any.whl").touch()
+    project = Place(kept.parent, kept.parent, kept.parent)
+    for each in (wheel, kept / wheel.name):  # then the one that is there already
+        noted = {"url": each.as_uri(), "archive_info": {}}
+        monkeypatch.setattr(importlib.metadata, "distribution", lambda name, noted=noted: Noted(noted))
+        bring_wheel(project)
+        assert [path.read_bytes() for path in kept.iterdir()] == [b"9"]
+        text = renewed_files(project)[NIGHTLY].text
+        assert 'pip install --quiet "./.enginewright/enginewright-9-py3-none-any.whl[pipeline]"' in text
+        assert 'pip install --quiet "./.enginewright/enginewright-9-py3-none-any.whl[pipeline,tensorrt]"' in text
 
 
 def test_without_a_note_it_is_the_clone_or_unknown(monkeypatch, tmp_path):

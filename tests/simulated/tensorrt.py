@@ -136,6 +136,20 @@ def _registered_by_libraries() -> set[str]:
     return _registry["of libraries"] | set((getenv(b"SIMULATED_PLUGINS") or b"").decode().split())
 
 
+def _why_not_rounded(node: onnx.NodeProto, graph: onnx.GraphProto) -> str | None:
+    """Refuse what TensorRT for RTX 1.7 refused, in its words."""
+    if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        return None
+    stored = {each.name: each for each in graph.initializer if each.name in node.input}
+    if node.input[0] in stored and stored[node.input[0]].data_type == TensorProto.INT32:
+        why = "input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8."
+        return f"Invalid Node - {node.name} ITensor::getDimensions: Error Code 4: API Usage Error ({node.name}: {why})"
+    zeros = [onnx.numpy_helper.to_array(stored[name]) for name in node.input[2:] if name in stored]
+    if any(zero.astype(np.float32).any() for zero in zeros):
+        return "Assertion failed: shiftIsAllZeros(zeroPoint): Non-zero zero point is not supported."
+    return None
+
+
 def _is_plugin(node: onnx.NodeProto) -> bool:
     """Tell whether TensorRT needs a plugin for a node. Without a reduction, ScatterElements is a layer of its own."""
     reduced = any(attribute.name == "reduction" and attribute.s != b"none" for attribute in node.attribute)
@@ -273,6 +287,8 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
             if in_blocks and node.input[0] in in_bytes and VERSION <= (10, 6):
                 why = "Block quantization is supported only for DataType::kINT4"
                 return self._refuse(f"Invalid Node - {node.name} Error Code 3: {why}", "INVALID_NODE", node)
+            if why := _why_not_rounded(node, graph):
+                return self._refuse(why, "INVALID_NODE", node)
             if _is_plugin(node) and not _registry["plugins"]:
                 why = f'plugin != nullptr && "{PLUGINS[node.op_type]} plugin was not found in the plugin registry!"'
                 return self._refuse(why, "UNSUPPORTED_NODE", node)

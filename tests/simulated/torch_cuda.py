@@ -59,7 +59,9 @@ def _without_gpu(compiler):
     """Hide the simulated GPU while torch.compile works: it asks CUDA itself in too many places to simulate."""
 
     @functools.wraps(compiler)
-    def compile_function(function, **options):
+    def compile_function(function=None, **options):
+        if function is None:  # it decorates, with options
+            return functools.partial(compile_function, **options)
         compiled = compiler(function, **options)
 
         def call(*arguments):

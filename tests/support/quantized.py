@@ -1,5 +1,11 @@
 """What a quantized graph holds."""
 
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
 from onnx import numpy_helper
 
 from enginewright.core.params.precisions import Keep
@@ -27,3 +33,27 @@ def quantized_inputs(model):
         return makers[dequantize.input[0]].input[0]
 
     return {node.name: [origin(name) for name in node.input[:2]] for node in model.graph.node if origin(node.input[0])}
+
+
+# In a process of its own, as ModelOpt changes ONNX Runtime's quantizer where it was imported.
+QUANTIZE = """
+import sys
+import numpy as np
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+source, target, feeds, kind = sys.argv[1:]
+class OneBatch(CalibrationDataReader):
+    left = [dict(np.load(feeds))]
+    def get_next(self):
+        return self.left.pop() if self.left else None
+quantize_static(
+    source, target, OneBatch(), QuantFormat.QDQ, per_channel=True, activation_type=QuantType[kind],
+    weight_type=QuantType.QInt8, extra_options={"ActivationSymmetric": kind == "QInt8"},
+)
+"""
+
+
+def quantize_with_onnxruntime(source, target, feeds, kind="QUInt8"):
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder, "feeds.npz"), **feeds)
+        command = [sys.executable, "-c", QUANTIZE, source, target, Path(folder, "feeds.npz"), kind]
+        subprocess.run(command, check=True, capture_output=True)

@@ -1,5 +1,6 @@
 """A small project whose stages run in one process."""
 
+import re
 import runpy
 import shlex
 import tempfile
@@ -39,6 +40,11 @@ def small_project(folder, monkeypatch, precision):
     params.setdefault("validation", {})["must_know"] = False  # few epochs, few samples
     yaml.dump(params, root / "params.yaml")
     return root
+
+
+def search_nothing():
+    text = re.sub(r"(?ms)^search:.*?(?=^mix:)", "search: {}\n", Path("params.yaml").read_text())
+    Path("params.yaml").write_text(text)
 
 
 def lay_over(*recipes):

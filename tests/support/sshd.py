@@ -80,5 +80,6 @@ def _children(process: int) -> list[int]:
 
 
 def require_sshd() -> None:
-    if SSHD is None or shutil.which("ssh") is None:
-        pytest.skip("there is no sshd: apt-get install openssh-server")
+    if SSHD is None or not all(map(shutil.which, ("ssh", "rsync"))):
+        refuse = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        refuse("there is no sshd or no rsync: apt-get install openssh-server rsync")

@@ -94,6 +94,7 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
     new = [path for path in files if not path.exists()]
     for path in new:
         write_text(path, files[path])
+    layout.bring_wheel(place)
     for path, lines in layout.lines_of(place).items():
         layout.add_lines(path, lines)
     if params in new:

@@ -140,6 +140,7 @@ def _write(upgrade: Upgrade) -> None:
     changed = {path: upgrade.after[path] for path in upgrade.changed}
     for path, text in (changed | layout.as_laid_out(place, upgrade.ours)).items():
         write_text(path, text)
+    layout.bring_wheel(place)
     for path in layout.kept_empty(place):
         if not path.parent.exists():  # DVC watches it, and misses what is not there
             path.parent.mkdir(parents=True)

@@ -136,8 +136,10 @@ def describe_machine(asked: str) -> Machine:
     )
 
 
+@cache
 def _power() -> str:
-    """Return how a Jetson is set, as far as its own two commands tell this user."""
+    """Return how a Jetson is set, as far as its own two commands tell this user. What measures is a process of its own,
+    so one answer is enough for each."""
     known = [command for command in (("nvpmodel", "-q"), ("jetson_clocks", "--show")) if shutil.which(command[0])]
     said = "".join(subprocess.run(command, capture_output=True, text=True).stdout for command in known)
     mode, clocks = (re.search(each, said) for each in (r"Power Mode: (.+)", r"GPU MinFreq=(\d+) MaxFreq=(\d+)"))
