@@ -118,9 +118,8 @@ def _take_samples(given: str, stated: preparation.Stated, taken: Taken) -> None:
         images = [file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES]
         samples |= _split(len(images), path, trains)
     elif path.suffix in ARRAY_SUFFIXES:
-        samples |= _split(
-            max((shape[0] for shape, _ in preparation.headers(path).values() if shape), default=0), path, trains
-        )
+        counts = [shape[0] for shape, _ in preparation.headers(path).values() if shape]
+        samples |= _split(max(counts, default=0), path, trains)
     taken.params["samples"] = samples
 
 
@@ -131,10 +130,8 @@ def _prepare(choices: Choices, stated: preparation.Stated, taken: Taken, ask: pr
         samples["input"], taken.origins["samples.input"] = stated.input, f"from {stated.origin}"
     path = Path(choices.images or "")
     if path.suffix in ARRAY_SUFFIXES and preparation.headers(path).get("images", ((), ""))[1] != "uint8":
-        samples["preprocessing"] = None
-        taken.origins[preparation.PLACE] = (
-            f"{path.name} holds arrays, which are fed as they are, and no pixels in uint8"
-        )
+        why = f"{path.name} holds arrays, which are fed as they are, and no pixels in uint8"
+        samples["preprocessing"], taken.origins[preparation.PLACE] = None, why
     elif stated.values is None:
         samples["preprocessing"], taken.origins[preparation.PLACE] = None, f"from {stated.origin}"
         if stated.text:

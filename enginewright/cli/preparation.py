@@ -200,8 +200,7 @@ def _usual(name: str, values: Mapping[str, Any]) -> Any:
     usual: dict[str, Any] = {"crop": values.get("resize", SIZE), "color": "rgb", "divide_by": 255, **IMAGENET}
     if name not in IMAGENET:
         return usual[name]
-    shares = values["divide_by"] == 255
-    found = usual[name] if shares else [{"mean": 0, "std": 1}[name]] * 3
+    found = usual[name] if values["divide_by"] == 255 else [{"mean": 0, "std": 1}[name]] * 3
     if values["color"] == "grey":
         return [round(sum(found) / 3, 3)]
     return found[::-1] if values["color"] == "bgr" else found

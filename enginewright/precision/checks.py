@@ -17,14 +17,13 @@ from enginewright.graph.onnx_file import fixed_batch
 from enginewright.measure.agreement import Judge, Lost, compare
 from enginewright.measure.intervals import Figure, estimate
 from enginewright.precision.calibration.cache import SMALL
-from enginewright.precision.records import AIM, Step
+from enginewright.precision.records import AIM, JUDGING, Step
 
 CHOOSING = 8  # samples to measure layers by
 FIRST = 32  # of the samples to check by, which are enough where very much is lost, or hardly anything
 MUCH = 2.0  # times what the thresholds allow
 LITTLE = AIM / 2  # of what the thresholds allow
 LOST = 1e6  # times what the thresholds allow: no number, or no end
-JUDGING = 256  # samples, which tell what others may lose
 MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 CROSSED = 16  # times that each answer gets the error of another sample, where samples are few

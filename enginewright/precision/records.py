@@ -14,6 +14,7 @@ from enginewright.precision.write_int8 import Rounded
 RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
 SEARCH = "search.json"  # beside a graph that a search has shaped
 MIX = "mix.json"  # beside a graph that is mixed
+JUDGING = 256  # samples at most, which tell what others may lose
 AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 Assignment = tuple[PrecisionName, ...]  # the type of each block
 
@@ -139,8 +140,9 @@ class Search(Record):
         spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in {high}, {share}"
         all_of_them = f"all of them in {self.precision} would take {all_low.spent:.0%}"
         seen = min(step.spared for step in self.path if step.spent <= AIM)
-        few = f"; {seen} would do for the {self.samples[2]} samples seen: with more of them, fewer may stay"
-        return f"{spared}, {self.chosen.in_words()}; {all_of_them}{few * (2 * seen < len(self.spared))}{unmeasured}"
+        few = f"; {seen} would do for the {self.samples[2]} samples seen: raise samples.calibration, and fewer may stay"
+        more_would_tell = self.samples[2] < JUDGING and 2 * seen < len(self.spared)
+        return f"{spared}, {self.chosen.in_words()}; {all_of_them}{few * more_would_tell}{unmeasured}"
 
 
 class BlockTimes(Record):

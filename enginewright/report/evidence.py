@@ -1,6 +1,6 @@
 """Everything the pipeline measured, one entry per precision, and what led to it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -123,6 +123,10 @@ class Findings:
     def times(self, one: Evidence, other: Evidence) -> records.Factor:
         """Return how many times as fast one engine is as another."""
         return self.race.times(one.precision, other.precision)
+
+    def fastest(self, entries: Sequence[Evidence]) -> Evidence:
+        """Return the one that no other beats, or that is beaten by least. Ratios to PyTorch scatter too much."""
+        return max(entries, key=lambda one: min(self.times(one, other).median for other in entries))
 
     def why_noisy(self, entry: Evidence, ratio: records.Ratio) -> list[str]:
         """Return why this ratio of a precision is noisy; nothing if it is not."""

@@ -113,7 +113,7 @@ def _on_mix(entry: Evidence, mix: Mix, findings: Findings) -> Note:
         text += " So it is not recommended, however it was timed here."
     floats = {each.precision: each for each in findings.floats if not each.mix}
     if findings.machine.device == "cpu" and mix.types == ("int8", "fp32") and "fp32" in floats:
-        fastest = max(floats.values(), key=lambda each: findings.quoted(each).median)
+        fastest = findings.fastest([*floats.values()])
         if is_faster(findings, fastest, floats["fp32"]):
             times = findings.times(fastest, floats["fp32"]).median
             text += f" {fastest.precision} is {times:.2f} times as fast as fp32 here: "
@@ -134,9 +134,9 @@ def _on_quantized_rtx(findings: Findings) -> Iterator[Note]:
 
 def _on_slow_quantized(findings: Findings) -> Iterator[Note]:
     """Name the quantized engines that a float engine beats, and the layers that lost."""
-    fastest = max(findings.floats, key=lambda entry: findings.quoted(entry).median, default=None)
-    if fastest is None:
+    if not (floats := findings.floats):
         return
+    fastest = findings.fastest(floats)
     mixes = [each.mix.in_words() for each in findings.precisions if each.mix]
     for entry in findings.precisions:
         name = entry.precision

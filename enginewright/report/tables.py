@@ -12,7 +12,7 @@ from enginewright.engine.machine import Machine
 from enginewright.measure.records import ENGINE, LAUNCHED, Factor, PeakMemory, Ratio, Validation, baseline_title
 from enginewright.precision.records import Mix, Rescue, errors_in_words
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
-from enginewright.report.verdict import verdict_on
+from enginewright.report.verdict import shippable, verdict_on
 
 OWN_PROCESS = "in a process of its own"
 NOT_BUILT = "not built"
@@ -40,7 +40,8 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
 
 
 def with_interval(times: Factor | Ratio) -> str:
-    return f"{times.median:.2f} ({times.low:.2f} to {times.high:.2f})"
+    """Write a factor, or a dash where something is compared with itself."""
+    return "-" if times.low == times.high == 1 else f"{times.median:.2f} ({times.low:.2f} to {times.high:.2f})"
 
 
 def engine_metric(found: Validation) -> str:
@@ -140,15 +141,12 @@ def race_table(findings: Findings) -> pd.DataFrame:
     """Give the race of all engines, which decides: how many times as fast as the baseline each is, and how many times
     as fast as it the fastest is."""
 
-    def written(times: Factor) -> str:
-        return "-" if times.low == times.high == 1 else with_interval(times)
-
-    race, fastest = findings.race, max(findings.precisions, key=lambda entry: findings.quoted(entry).median).precision
+    race, fastest = findings.race, findings.fastest(shippable(findings) or findings.precisions).precision
     rows = {
         name: {
             f"ms per batch of {race.batch}": f"{race.milliseconds[name]:.3f}",
-            f"times {baseline_title(race.baseline)}": written(race.times(name, race.baseline)),
-            f"{fastest} is times as fast": written(race.times(fastest, name)),
+            f"times {baseline_title(race.baseline)}": with_interval(race.times(name, race.baseline)),
+            f"{fastest} is times as fast": with_interval(race.times(fastest, name)),
         }
         for name in (*(entry.precision for entry in findings.precisions), race.baseline)
     }

@@ -18,8 +18,7 @@ def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> d
     found = {entry.precision: entry.validation.broken for entry in findings.precisions}
     found |= {name: ("the compiler failed on it",) for name, refusal in findings.refused.items() if refusal.failed}
     for name, rule in must_pay.items():
-        known = name in found or name in findings.refused
-        if rule and known and (too_slow := _why_too_slow(name, rule, findings)):
+        if rule and name in {*found, *findings.refused} and (too_slow := _why_too_slow(name, rule, findings)):
             found[name] = (*found.get(name, ()), too_slow)
     return found
 
@@ -36,7 +35,7 @@ def _why_too_slow(precision: str, rule: MustPay, findings: Findings) -> str | No
         others = [*([named] if named else []), *findings.floats]
         if not others:
             return f"{rule.over} was not built, so nothing shows that it is as fast as must_pay asks"
-        rival = max(others, key=lambda each: findings.quoted(each).median)
+        rival = findings.fastest(others)
         what = f"ran as {named.engine.ran_as}" if named else "was not built"
         title = f"{rule.over}, which {what}," if rival is named else f"{rival.precision} ({rule.over} {what})"
     gain = findings.times(entry, rival)
@@ -73,9 +72,11 @@ def choose(findings: Findings) -> Choice | None:
     told from the fastest, choose the one with the least drop, or else the smallest."""
     if not (passed := shippable(findings)):
         return None
-    fastest = max(passed, key=lambda entry: findings.quoted(entry).median)
+    fastest = findings.fastest(passed)
     others = [entry for entry in passed if entry is not fastest]
-    as_fast = tuple(entry for entry in others if findings.times(fastest, entry).high <= AS_FAST)
+    # Pairs may contradict each other: what another one beats is not as fast, whatever it is beside the fastest.
+    near = [entry for entry in others if all(findings.times(each, entry).median <= AS_FAST for each in passed)]
+    as_fast = tuple(entry for entry in near if findings.times(fastest, entry).high <= AS_FAST)
     rivals = tuple(entry for entry in others if entry not in as_fast and not is_faster(findings, fastest, entry))
     if rivals:
         offered = min([fastest, *as_fast, *rivals], key=lambda entry: (_drop(entry), entry.engine.bytes))

@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from support.findings import summary_of
 
+from enginewright.measure.records import RacedPair
 from enginewright.report import tables, where_time_goes
 from enginewright.report.metrics import metrics
-from enginewright.report.verdict import choose, recommend, sentence
+from enginewright.report.verdict import AS_FAST, choose, recommend, sentence
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,16 @@ def test_on_a_disturbed_machine_an_engine_must_win_by_more(findings, evidence):
     assert sentence(far).endswith(f"During the race {busy}: the choice holds, and figures may move.")
 
 
+def test_pairs_decide_and_not_ratios_to_pytorch(findings, evidence):
+    """As measured where other programs stopped PyTorch in some rounds, and in others the engines."""
+    found = findings(evidence("fp32", (313, 8, 452), relative=1e-6), evidence("int8", (299, 12, 691)))
+    others = tuple(pair for pair in found.race.pairs if {pair.one, pair.other} != {"fp32", "int8"})
+    slower = RacedPair(one="fp32", other="int8", median=0.67, low=0.6, high=0.72)
+    found = replace(found, race=found.race.model_copy(update={"pairs": (*others, slower)}))
+    assert recommend(found).precision == "int8"
+    assert "It is the fastest of the 2 precisions that may be shipped, 1.49 times" in summary_of(found)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_no_two_sentences_of_a_report_disagree(findings, evidence, seed, monkeypatch):
     """Whatever was measured, however noisy or contradictory: 2,000 races of pairs that need not fit together. Tables
@@ -127,6 +138,8 @@ def require_agreement(found):
     table = said.partition("## The race")[2].partition("## Latency")[0]
     named = re.findall(r"\*\*Ship (\w+):", told)
     assert named == ([choice.engine.precision] if choice.is_sure else [])
+    for one in named:  # what is shipped is beaten by no other, and by none that "is as fast"
+        assert all(found.race.times(each.precision, one).median <= AS_FAST for each in found.precisions)
     for factor in re.findall(r"It is the fastest of .*?, ([\d.]+) times", told):
         assert float(factor) >= 1
         assert choice.is_sure

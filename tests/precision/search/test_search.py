@@ -164,7 +164,7 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
             "abcde",
             [(0, 4.0), (1, 0.7), (5, 0.2)],
             "abcde",
-            "would take 400%; 1 would do for the 32 samples seen: with more of them, fewer may stay",
+            "would take 400%; 1 would do for the 32 samples seen: raise samples.calibration, and fewer may stay",
         ),
         (
             "abcde",
@@ -201,6 +201,8 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
         spared=tuple(spared),
     )
     assert said in found.in_words()
+    of_many = found.model_copy(update={"samples": (8, 16, 256)})  # no search looks at more
+    assert "raise samples.calibration" not in of_many.in_words()
 
 
 def test_what_was_searched_for_something_else_is_refused(tmp_path):
