@@ -15,9 +15,17 @@ from enginewright.core.files import Record
 from enginewright.core.params.precisions import Keep, Rest
 from enginewright.core.text import counted
 from enginewright.data.feeds import Feeds
-from enginewright.graph.shapes import Shapes, shapes_for
+from enginewright.graph.shapes import Shapes, as_ir, shapes_for
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.placement import PRODUCTS, axes_of, constant_at, products_of_activations
+from enginewright.precision.fusion import ACTIVATIONS
+from enginewright.precision.placement import (
+    PRODUCTS,
+    axes_of,
+    constant_at,
+    is_average,
+    is_depthwise,
+    products_of_activations,
+)
 
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
@@ -60,12 +68,42 @@ def nodes_in_floats(
     found: dict[str, str] = {}
     if precision == "int8" and dialect.largest_weight < PRECISIONS["int8"].largest:
         found = dict.fromkeys(products_of_activations(model), OVERFLOWS)
+    if precision == "int8" and dialect.compiler == "tensorrt":
+        found |= slow_in_bytes(model)
     found |= nodes_beyond_int8(model, amax)
     if rest == "fp16":  # an example are ConvNeXt's branches, which are multiplied by 1e-6 before training
         largest, why = PRECISIONS[precision].largest, "it cannot hold the scale of what the node reads"
         tiny = {name for name, value in amax.items() if value / largest <= SMALLEST_FLOAT16_SCALE}
         found |= {node.name: why for node in model.graph.node if tiny.intersection(node.input)}
     return found
+
+
+def slow_in_bytes(model: onnx.ModelProto) -> dict[str, str]:
+    """Return what TensorRT computes no faster in bytes. On an H200, 10.6 ran each depthwise convolution in float16 all
+    the same, behind a rounding of its own. Squeezing and exciting takes hardly any time, and four roundings as much."""
+    graph, found = as_ir(model).graph, dict[str, str]()
+    for node in graph:
+        if is_depthwise(node):
+            found[node.name or ""] = "TensorRT has no kernel in bytes for a depthwise convolution"
+        if is_average(node):
+            why = "it makes a factor for each channel, which is hardly any work"
+            found |= {each.name or "": why for each in _making_factors(node, graph)}
+    return found
+
+
+def _making_factors(average: ir.Node, graph: ir.Graph) -> list[ir.Node]:
+    """Return the average of an image and the products that make factors of it, by which the image is multiplied; none
+    where it leads to anything else."""
+    branch, is_multiplied = [average], False
+    for node in graph:
+        read = [_maker(value) in branch for value in node.inputs if value is not None and value.const_value is None]
+        if node.op_type == "Mul" and any(read) and not all(read):
+            is_multiplied = True
+        elif any(read) and node.op_type not in PRODUCTS | ACTIVATIONS:
+            return []
+        elif any(read):
+            branch.append(node)
+    return [node for node in branch if node is average or node.op_type in PRODUCTS] if is_multiplied else []
 
 
 def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict[str, str]:

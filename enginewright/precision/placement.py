@@ -112,12 +112,12 @@ def arithmetic_nodes(model: onnx.ModelProto, kept: Collection[str]) -> list[str]
 
 def read_by_channel(group: Group) -> bool:
     """Tell whether depthwise convolutions alone read it: each channel may have a scale of its own then."""
-
-    def is_depthwise(node: ir.Node) -> bool:
-        weights = constant_at(node) if node.op_type == "Conv" else None
-        return weights is not None and node.attributes.get_int("group", 1) > 1 and weights.shape.numpy()[1] == 1
-
     return len(group) == 1 and all(is_depthwise(node) for each in group.values() for node, _ in each)
+
+
+def is_depthwise(node: ir.Node) -> bool:
+    weights = constant_at(node) if node.op_type == "Conv" else None
+    return weights is not None and node.attributes.get_int("group", 1) > 1 and weights.shape.numpy()[1] == 1
 
 
 def tensors_by_channel(model: onnx.ModelProto) -> list[str]:

@@ -1,10 +1,12 @@
 """Find what must not be quantized by the pattern of the graph."""
 
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from enginewright.precision.floats import nodes_beyond_int8
+from enginewright.precision.dialect import dialect_of
+from enginewright.precision.floats import nodes_beyond_int8, nodes_in_floats
 
 MASKED = -3.4e38
 
@@ -96,3 +98,36 @@ def test_each_node_comes_with_a_reason():
     assert reasons["masked"] == "its numbers reach beyond float16, as those of a mask do"
     assert reasons["scaled"] == "it makes the scores of a Softmax"
     assert reasons["residual"] == "it is part of what is normalized later"
+
+
+BLOCK = """<ir_version: 8, opset_import: ["" : 20]> g (float[N,32,8,8] x, float[32,1,3,3] d, float[8,32,1,1] w,
+    float[32,8,1,1] v, float[16,32,1,1] p) => (float[N,16] y) <float[1] one = {1.0}>
+{
+    [depthwise] deep = Conv <group = 32, pads = [1,1,1,1]> (x, d)
+    [average] mean = GlobalAveragePool (deep)
+    [squeeze] few = Conv (mean, w)
+    [gate] open = Sigmoid (few)
+    [silu] bent = Mul (few, open)
+    [excite] many = Conv (bent, v)
+    [sigmoid] factor = Sigmoid (many)
+    [twice] scaled = Mul (factor, one)
+    [excited] image = Mul (deep, scaled)
+    [project] flat = Conv (image, p)
+    [last] pooled = GlobalAveragePool (flat)
+    [rows] y = Flatten (pooled)
+}"""
+
+
+def test_tensorrt_alone_leaves_depthwise_convolutions_and_squeezed_branches_in_floats():
+    graph = onnx.parser.parse_model(BLOCK)
+    weights = [each for each in graph.graph.input if each.name != "x"]
+    for each in weights:
+        shape = [dim.dim_value for dim in each.type.tensor_type.shape.dim]
+        graph.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), each.name))
+        graph.graph.input.remove(each)
+    for runtime, device, kept in (
+        ("tensorrt", "cuda", ["depthwise", "average", "squeeze", "excite"]),
+        ("onnxruntime", "cuda", []),
+        ("openvino", "cpu", []),
+    ):
+        assert list(nodes_in_floats("int8", graph, {}, dialect_of(runtime, device, "avx512_vnni"), "fp32")) == kept
