@@ -1,24 +1,102 @@
-"""Note what `dvc repro` found of a project's engines: a row for each precision.
+"""Run models through `dvc repro` on a GPU with TensorRT, and note what was found of their engines.
 
-    python benchmarks/gpu/pipelines.py NAME       # in the project's folder; appends to pipelines.jsonl
+    python benchmarks/gpu/pipelines.py --run mobilenet_v3 detector  # each in a folder of its own, some minutes a model
+    python benchmarks/gpu/pipelines.py NAME       # in the folder of a project that ran; appends to pipelines.jsonl
     python benchmarks/gpu/pipelines.py --table    # prints all rows
 
-A row has the types that layers run in, the error beside PyTorch, what broke, and milliseconds by batch size: of the
-computation, and of the baselines in the same race. A precision that was not built has the reason.
+A row for each precision has the types that layers run in, the error beside PyTorch, what broke, and milliseconds by
+batch size: of the computation, and of the baselines in the same race. A precision that was not built has the reason.
+Classifiers are trained on the digits there, for longer than their recipes ask of a CPU.
 """
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "networks"))
+from zoo_models import TRAINED, train_by_graph
 
 from enginewright.core.files import ENGINES
+from enginewright.core.params.all import apply_recipe, edit_params
 from enginewright.engine.record import RECORD, REFUSED, EngineRecord
 from enginewright.measure.records import Benchmark, Validation
 
+ROOT = Path(__file__).parents[2]
 ROWS = Path(__file__).with_suffix(".jsonl")
 REPORTS = Path("reports")
+LEFT = shutil.ignore_patterns(".*", "artifacts", "reports", "history", "docs", "dvc.lock")
+
+
+class Model(NamedTuple):
+    """A recipe with what makes its data, or how long and how fast its classifier is trained on the GPU."""
+
+    data: str = ""
+    epochs: int = 0
+    rate: float = 0.0
+    calibration: int = 256
+
+
+MODELS = {
+    "resnet50": Model(epochs=60, rate=0.001),
+    "mobilenet_v3": Model(epochs=60, rate=0.001),
+    "efficientnet_b0": Model(epochs=60, rate=0.001),
+    "vit_b_16": Model(epochs=100, rate=0.0003, calibration=128),
+    "swin_t": Model(epochs=100, rate=0.0003, calibration=128),
+    "convnext_tiny": Model(epochs=100, rate=0.0003, calibration=128),
+    "detector": Model("recipes/scenes.py detector"),
+    "segmenter": Model("recipes/scenes.py"),
+    "sentence_encoder": Model("recipes/sentence_encoder.py"),
+}
+
+
+def run(name: str, precisions: list[str], baselines: list[str]) -> None:
+    """Make a project of this one with a model's recipe in a new folder, run it there, and note what it found."""
+    model, python, here = MODELS[name], sys.executable, Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    print(f"{name}: {here}", flush=True)
+    shutil.copytree(ROOT, here, ignore=LEFT, dirs_exist_ok=True)
+    shutil.copytree(ROOT / ".dvc", here / ".dvc", ignore=shutil.ignore_patterns("cache", "tmp"))
+    os.chdir(here)
+    subprocess.run(["git", "init", "-q"], check=True)
+    if model.data:
+        subprocess.run([python, *model.data.split()], check=True)
+    apply_recipe(Path(f"recipes/{name}.yaml"))
+    edit_params(partial(set_up, model, precisions, baselines), __file__)
+    subprocess.run([python, "-m", "enginewright.pipeline"], check=True)
+    if model.epochs:
+        subprocess.run(["dvc", "repro", "samples"], check=True)
+        train_by_graph(Path("artifacts/samples/training"))
+    subprocess.run(["dvc", "repro", "-k"], check=False)  # what fails has its sentence in the rows or above
+    note(name)
+
+
+def set_up(model: Model, precisions: list[str], baselines: list[str], params: dict[str, Any]) -> None:
+    """Change the parameters of a recipe: this runtime, these precisions, and a training on the GPU."""
+    params["runtime"] = "tensorrt"
+    known, params["search"] = params["precisions"], {"int8": {"seconds": 120}} if "int8" in precisions else {}
+    usual = {"int8": "searched", "fp8": "calibrated"}
+    params["precisions"] = {name: known.get(name, {"from": usual.get(name, "simplified")}) for name in precisions}
+    params["samples"]["calibration"] = model.calibration
+    params.setdefault("build", {}).setdefault("profile", {})["batch"] = {"min": 1, "opt": 32, "max": 128}
+    params["benchmark"] |= {"batches": [1, 8, 32, 128], "seconds": 0.6, "baselines": baselines}
+    if model.epochs:
+        Path(TRAINED).parent.mkdir(parents=True, exist_ok=True)
+        Path(TRAINED).touch()  # the pipeline asks for it before there are samples to learn from
+        training = {"size": 224, "epochs": model.epochs, "learning_rate": model.rate, "device": "cuda"}
+        params["samples"]["training"] = 1000
+        params["weights"] = {"source": TRAINED, "training": training}
+
+
+def note(name: str) -> None:
+    with ROWS.open("a") as file:
+        for engine in sorted(ENGINES.iterdir()):
+            file.write(json.dumps(row_of(name, engine)) + "\n")
 
 
 def row_of(model: str, engine: Path) -> dict[str, Any]:
@@ -48,19 +126,23 @@ def row_of(model: str, engine: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("name", nargs="?")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--run", action="store_true", help=f"run these: {', '.join(MODELS)}")
+    parser.add_argument("--precisions", nargs="+", default=["fp16", "int8"])
+    parser.add_argument("--baselines", nargs="+", default=["cuda_graph+channels_last+fp16"])
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
-    if options.table or not options.name:
+    if options.table or not options.names:
         for row in map(json.loads, ROWS.read_text().splitlines()):
             layers = ", ".join(f"{count} {name}" for name, count in row.get("layers", {}).items())
             times = row.get("milliseconds", {}).get("engine", {})
             said = row.get("refused") or f"{layers}; error {row['relative_error']:.1e}; {times or 'not timed'}"
             print(f"{row['model']}, {row['precision']}: {said}", *row.get("broken", ()), sep="\n    ")
-        return 0
-    with ROWS.open("a") as file:
-        for engine in sorted(ENGINES.iterdir()):
-            file.write(json.dumps(row_of(options.name, engine)) + "\n")
+    for name in options.names:
+        if options.run:
+            run(name, options.precisions, options.baselines)
+        else:
+            note(name)
     return 0
 
 
