@@ -189,17 +189,15 @@ def require_room(arguments: dict[str, Any], texts: PreparedTexts | None) -> None
 
 
 def make_from_transformers(arguments: dict[str, Any]) -> nn.Module:
-    transformers = _import_transformers()
-    config = _config(transformers, arguments["config"])
-    return _finished(_class(transformers, arguments["architecture"])(config), arguments)
+    kind, config = _class_and_config(arguments)
+    return _finished(kind(config), arguments)
 
 
 def load_from_transformers(arguments: dict[str, Any], folder: Path) -> nn.Module:
     """Return the model with the weights of its folder. Weights that the folder lacks would be random."""
-    transformers = _import_transformers()
-    config = _config(transformers, arguments["config"])
+    kind, config = _class_and_config(arguments)
     try:
-        model, about = _class(transformers, arguments["architecture"]).from_pretrained(
+        model, about = kind.from_pretrained(
             folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
     except Exception as error:  # the library raises errors of many types
@@ -221,21 +219,20 @@ def _finished(model: nn.Module, arguments: dict[str, Any]) -> nn.Module:
     return Pooled(model.float(), arguments["pooling"], arguments["normalize"]).eval()
 
 
-def _config(transformers: Any, given: dict[str, Any]) -> Any:
+def _class_and_config(arguments: dict[str, Any]) -> tuple[Any, Any]:
+    transformers, architecture, given = _import_transformers(), arguments["architecture"], arguments["config"]
     known = {name: value for name, value in given.items() if name not in ("model_type", "transformers_version")}
+    # A cache of keys and values would be an output that is no tensor, and experts in another form do not export.
+    settings = {"use_cache": False, "experts_implementation": "batched_mm"}
     try:
-        # A cache of keys and values would be an output that is no tensor, and experts in another form do not export.
-        settings = {"use_cache": False, "experts_implementation": "batched_mm"}
-        return transformers.AutoConfig.for_model(given["model_type"], **known | settings)
+        config = transformers.AutoConfig.for_model(given["model_type"], **known | settings)
     except Exception as error:  # unknown model types, and values that a configuration refuses
         raise EnginewrightError(f"model.source: its {CONFIG} is not understood: {first_line(error)}") from None
-
-
-def _class(transformers: Any, name: str) -> Any:
-    found = getattr(transformers, name, None)
-    if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):  # the name is from a file
-        raise EnginewrightError(f"model.source: transformers {transformers.__version__} has no architecture {name}")
-    return found
+    kind = getattr(transformers, architecture, None)
+    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):  # the name is from a file
+        version = transformers.__version__
+        raise EnginewrightError(f"model.source: transformers {version} has no architecture {architecture}")
+    return kind, config
 
 
 def _pooling(folder: Path) -> str | None:

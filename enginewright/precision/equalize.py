@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginewright.data.feeds import TINY, Feeds
+from enginewright.data.feeds import TINY, Feeds, Outputs
 from enginewright.graph.as_written import open_as_written, run_graph
 from enginewright.graph.passes.find import Inserter, remove_unused, sizes_of
 from enginewright.graph.shapes import as_ir
@@ -287,9 +287,7 @@ def _multiply(value: ir.Value, factors: Floats) -> None:
     value.shape = ir.Shape(scaled.shape)  # of a scalar, which becomes a number for each channel, another one
 
 
-def tensors_of(
-    model: onnx.ModelProto, names: list[str], batches: Iterable[Feeds]
-) -> Iterator[dict[str, NDArray[np.float32]]]:
+def tensors_of(model: onnx.ModelProto, names: list[str], batches: Iterable[Feeds]) -> Iterator[Outputs]:
     """Yield these tensors of each batch, also those within the graph."""
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)
