@@ -96,10 +96,7 @@ def _export(wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], settings: dict
             return cast(torch.onnx.ONNXProgram, torch.onnx.export(wrapped, arrays, **settings))
     except torch.onnx.errors.OnnxExporterError as error:
         trace = ""
-        with (
-            exporter_defects.quiet_exporter(),
-            suppress(Exception),
-        ):  # the exporter's own error is then all that is known
+        with exporter_defects.quiet_exporter(), suppress(Exception):  # then the exporter's own error is all there is
             traced = exporter_defects.attention_in_parts(wrapped, arrays, settings["dynamic_shapes"])
             # The user's line, which the error does not tell: that of an operator without a translation.
             if named := re.search(r"translating node %(\w+)", str(error)):

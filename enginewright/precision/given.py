@@ -114,8 +114,7 @@ def round_early(model: ir.Model) -> bool:
         values = [value for value in node.inputs[: None if node.op_type == "Concat" else 1] if value]
         behind, before = _pair_behind(node), {value: pair_before(value) for value in values}
         is_alone = node.op_type == "Concat" or only_reader(values[0]) is not None
-        others = [pair.quantize for pair in before.values() if pair]
-        if behind and is_alone and all(_grid(each) == _grid(behind.quantize) for each in others):
+        if behind and is_alone and all(not pair or _grid(pair) == _grid(behind) for pair in before.values()):
             rounded = {value: value if pair else _rounded(value, behind, insert) for value, pair in before.items()}
             for place, value in enumerate(values):
                 node.replace_input_with(place, rounded[value])
@@ -131,7 +130,7 @@ def round_at_relus(twice: bool, model: ir.Model) -> bool:
     for node in find_nodes(model, "Relu"):
         value, result = node.inputs[0], node.outputs[0]
         before, behind = pair_before(value), _pair_behind(node)
-        if before and not behind and _is_plain(before) and READ_AS_BYTES & {each.op_type for each in readers_of(node)}:
+        if before and not behind and _grid(before) and READ_AS_BYTES & {each.op_type for each in readers_of(node)}:
             uses, rounded = result.uses(), _rounded(result, before, insert)
             for use in uses:
                 use.node.replace_input_with(use.idx, rounded)
@@ -140,7 +139,7 @@ def round_at_relus(twice: bool, model: ir.Model) -> bool:
         if twice and is_product and behind and not before and _zero(behind.quantize) == (ir.DataType.INT8, {0}):
             node.replace_input_with(0, _rounded(value, behind, insert))
             modified = True
-        if not twice and before and behind and before.serves(node) and _grid(before.quantize) == _grid(behind.quantize):
+        if not twice and before and behind and before.serves(node) and _grid(before) == _grid(behind):
             node.replace_input_with(0, before.exact)
             modified = True
     remove_unused(model)
@@ -176,26 +175,19 @@ def _zero(node: ir.Node) -> tuple[ir.DataType | None, set[Any]]:
     return (zero.dtype if zero else None), set(constant_of(zero) or [0])
 
 
-def _grid(node: ir.Node) -> tuple[object, ...]:
-    """Return all that says to what a node rounds, or what its bytes stand for."""
-    return constant_of(node.inputs[1]), *_zero(node)
-
-
-def _is_plain(pair: Pair) -> bool:
-    """Tell whether it rounds a whole tensor by one scale, and says to which type."""
-    return all(len(node.inputs) == 3 and len(constant_of(node.inputs[1]) or ()) == 1 for node in pair)
+def _grid(pair: Pair) -> tuple[object, ...] | None:
+    """Return the scale and the zero point by which nodes round a whole tensor, or None if they do not."""
+    grids = [(constant_of(node.inputs[1]), *_zero(node)) for node in pair if len(node.inputs) == 3]
+    return grids[0] if len(grids) == 2 and grids[0] == grids[1] and len(grids[0][0] or ()) == 1 else None
 
 
 def _pair_behind(node: ir.Node) -> Pair | None:
     """Return the nodes that round what a node makes, if nothing else reads it."""
     reader = only_reader(node.outputs[0]) if len(node.outputs) == 1 else None
-    if reader is None or reader[0].op_type != "QuantizeLinear":
-        return None
-    quantize, readers = reader[0], readers_of(reader[0])
-    pair = Pair(quantize, readers[0]) if readers else None
-    are_back = all(each.op_type == "DequantizeLinear" and _grid(each) == _grid(quantize) for each in readers)
-    are_read = not any(value.is_graph_output() for each in (quantize, *readers) for value in each.outputs)
-    return pair if pair and are_back and are_read and _is_plain(pair) else None
+    pairs = [Pair(reader[0], each) for each in readers_of(reader[0])] if reader else []
+    is_rounded = all(pair.dequantize.op_type == "DequantizeLinear" and _grid(pair) for pair in pairs)
+    is_returned = any(value.is_graph_output() for pair in pairs for each in pair for value in each.outputs)
+    return pairs[0] if pairs and is_rounded and not is_returned else None
 
 
 def _rounded(value: ir.Value | None, like: Pair, insert: Inserter) -> ir.Value:
@@ -219,7 +211,7 @@ def unfused(model: onnx.ModelProto, dialect: Dialect) -> tuple[str, ...]:
 
 def _why_unfused(node: ir.Node, exact_sums: bool) -> str | None:
     if node.op_type == "Concat":
-        grids = [_grid(pair.quantize) for pair in map(pair_before, node.inputs) if pair]
+        grids = [_grid(pair) for pair in map(pair_before, node.inputs) if pair]
         return "what is joined has several scales" if any(grid != grids[0] for grid in grids) else None
     if node.op_type not in PRODUCTS and not is_sum(node):
         return None
