@@ -25,11 +25,9 @@ DOCS = Path(__file__).parent
 REPORT = DOCS.parent / "reports/report.html"
 WIDTH, MARGIN, COLORS = 1200, 16, 64  # so few colours that no picture takes 150 kB
 PARTS = {"report": ("body", 860), "speed": ("#tradeoff", 515), "time": ("#layers", 760), "errors": ("#errors", 540)}
-LAST_LINES = 36  # of a run: the race, the verdict and the gate
-TERMINAL = (
-    '<body style="margin: 0"><pre style="font: 15px/1.4 DejaVu Sans Mono; margin: 0; padding: 24px; width: 1152px;'
-)
-TERMINAL += ' white-space: pre-wrap">{code}</pre>'
+PART_OF_RUN = re.compile(r"Running stage 'reference'.*?(?=\s*Running stage 'convert)", re.DOTALL)
+STYLE = "font: 15px/1.4 DejaVu Sans Mono; margin: 0; padding: 24px; width: 1152px; white-space: pre-wrap"
+TERMINAL = f'<body style="margin: 0"><pre style="{STYLE}">{{code}}</pre>'
 
 
 def picture_of(browser: webdriver.Chrome, page: Path, part: str, most: int) -> Image.Image:
@@ -46,11 +44,10 @@ def picture_of(browser: webdriver.Chrome, page: Path, part: str, most: int) -> I
 
 
 def terminal(log: Path) -> str:
-    """Return a page of the last lines of a run, in the colours of the terminal."""
-    text = re.sub(r"^Script (started|done).*\n", "", log.read_text(), flags=re.MULTILINE)
-    lines = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").rstrip().split("\n")]
+    """Return a page of what some stages print, in the colours of the terminal."""
+    (part,) = PART_OF_RUN.findall(log.read_text(encoding="utf-8").replace("\r\n", "\n"))
     console = Console(record=True, width=10_000, file=io.StringIO())
-    console.print(Text.from_ansi("\n".join(lines[-LAST_LINES:])))
+    console.print(Text.from_ansi(part))
     return console.export_html(theme=DEFAULT_TERMINAL_THEME, inline_styles=True, code_format=TERMINAL)
 
 
