@@ -111,9 +111,10 @@ def _require_module(model: str, folder: Path) -> Path | None:
 def _take_samples(given: str, stated: preparation.Stated, taken: Taken) -> None:
     path, trains = _existing(given, "--images", "a folder of images, a .csv, an .npz or an .npy"), _trains(taken)
     is_text = stated.text is not None and path.suffix not in ARRAY_SUFFIXES
-    samples: dict[str, Any] = {"source": _copied(path, "texts" if is_text else "images", taken)}
-    if not trains:
-        samples["training"] = 0
+    if not is_text and path.suffix == ".csv" and path.read_bytes().startswith(b"text"):
+        raise EnginewrightError(f"--images {path} holds texts: leave it out, and see docs/how-to/data.md on texts")
+    samples: dict[str, Any] = {} if trains else {"training": 0}
+    samples["source"] = _copied(path, "texts" if is_text else "images", taken)
     if path.is_dir():
         images = [file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES]
         samples |= _split(len(images), path, trains)

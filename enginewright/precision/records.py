@@ -140,7 +140,7 @@ class Search(Record):
         spared = f"{len(self.spared)} of {counted(len(self.layers), 'layer')} {stay} in {high}, {share}"
         all_of_them = f"all of them in {self.precision} would take {all_low.spent:.0%}"
         seen = min(step.spared for step in self.path if step.spent <= AIM)
-        few = f"; {seen} would do for the {self.samples[2]} samples seen: raise samples.calibration, and fewer may stay"
+        few = f"; {seen} must for the {self.samples[2]} samples seen: raise samples.calibration, and fewer may stay"
         more_would_tell = self.samples[2] < JUDGING and 2 * seen < len(self.spared)
         return f"{spared}, {self.chosen.in_words()}; {all_of_them}{few * more_would_tell}{unmeasured}"
 

@@ -85,6 +85,31 @@ def test_a_project_with_a_network_and_images_of_its_own_is_laid_out(repository):
     assert Params.read(repository / "params.yaml") == params
 
 
+@pytest.mark.parametrize("has_remote", [True, False])
+def test_a_runner_gets_the_users_files_from_the_dvc_remote(repository, has_remote, tmp_path_factory):
+    """And where there is none, the night says which file is not there."""
+    folder = tmp_path_factory.mktemp("runner")
+
+    def run(*command, cwd=repository):
+        environment = ["env", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=user.name", "GIT_CONFIG_VALUE_0=a"]
+        environment += ["GIT_CONFIG_KEY_1=user.email", "GIT_CONFIG_VALUE_1=a@b"]
+        subprocess.run([*environment, *command], cwd=cwd, check=True, capture_output=True)
+
+    new(repository, "--model", "nets:small", "--images", "photos", "--size", "28")
+    run("dvc", "add", "data/images/photos")
+    if has_remote:
+        run("dvc", "remote", "add", "--default", "store", folder / "store")
+        run("dvc", "push", "data/images/photos.dvc")
+    run("git", "add", "--all")
+    run("git", "commit", "--message", "a project")
+    run("git", "clone", repository, folder / "clone")
+    workflow = YAML(typ="safe").load(folder / "clone/.github/workflows/enginewright.yml")
+    steps = [step.get("run", "") for step in workflow["jobs"]["nightly"]["steps"]]
+    for command in steps[steps.index("make nightly PYTHON=python") - 2 :][:2]:
+        run("bash", "-ec", command, cwd=folder / "clone")
+    assert len([*(folder / "clone/data/images").rglob("*.png")]) == 12 * has_remote
+
+
 def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
     (repository / "dvc.yaml").write_text("stages: {train: {cmd: make model}}\n")
     (repository / ".gitignore").write_text("*.log")

@@ -138,6 +138,16 @@ def test_a_folder_of_transformers_brings_its_tokenizer(repository):
     assert (repository / "data/texts/tokenizer.json").is_file()
 
 
+def test_texts_are_not_taken_for_images(repository):
+    """Only a folder of transformers says how its texts become tokens."""
+    (repository / "pairs.csv").write_text("text_a,text_b,score\nhello,hi,1\n")
+    done = enginewright("new", "--model", "nets:small", "--images", "pairs.csv", cwd=repository)
+    assert done.stderr == (
+        "enginewright: --images pairs.csv holds texts: leave it out, and see docs/how-to/data.md on texts\n"
+    )
+    assert not (repository / "dvc.yaml").exists()
+
+
 def test_torchvision_publishes_how_its_weights_want_images():
     stated = of_torchvision("resnet50")
     assert (stated.values["resize"], stated.values["crop"], stated.values["mean"]) == (232, 224, [0.485, 0.456, 0.406])

@@ -339,6 +339,13 @@ def test_links_lead_somewhere(document):
         assert not anchor or anchor in anchors_of(target), f"{document.name}: {link}"
 
 
+def test_pictures_are_small_files_that_a_page_shows():
+    pictures = set((ROOT / "docs/pictures").iterdir())
+    assert max(picture.stat().st_size for picture in pictures) < 150_000
+    shown = {(document.parent / link).resolve() for document in DOCUMENTS for link in links(document)}
+    assert pictures <= shown
+
+
 def test_every_document_is_reached_from_the_readme():
     reached, ahead = set(), [ROOT / "README.md"]
     while ahead:

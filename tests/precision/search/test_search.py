@@ -164,7 +164,7 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
             "abcde",
             [(0, 4.0), (1, 0.7), (5, 0.2)],
             "abcde",
-            "would take 400%; 1 would do for the 32 samples seen: raise samples.calibration, and fewer may stay",
+            "would take 400%; 1 must for the 32 samples seen: raise samples.calibration, and fewer may stay",
         ),
         (
             "abcde",
