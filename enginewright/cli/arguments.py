@@ -1,9 +1,10 @@
-"""Commands share arguments that the shell completes, numbers, and colours."""
+"""Commands share arguments that the shell completes, numbers, colours, and what a check of them finds."""
 
 import os
 from argparse import ArgumentParser, ArgumentTypeError
+from enum import Enum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 FOLDER = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
 FILE = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
@@ -62,3 +63,18 @@ def painted(text: str, style: str, stream: TextIO) -> str:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
     return f"\033[{COLOURS[style]}m{text}\033[0m"
+
+
+class State(str, Enum):
+    FINE = "fine"
+    NOTE = "note"
+    WRONG = "wrong"  # `dvc repro` cannot run
+
+    __str__ = str.__str__  # as in StrEnum, which Python 3.10 lacks
+
+
+class Check(NamedTuple):
+    topic: str
+    state: State
+    found: str
+    remedy: str | None = None

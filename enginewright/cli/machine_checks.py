@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from enginewright.cli.commands.doctor import Check, State
+from enginewright.cli.arguments import Check, State
 from enginewright.core.cores import usable_cores
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS, RUNTIMES, accepted_as

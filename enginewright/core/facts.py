@@ -121,6 +121,7 @@ TASKS = {
 }
 OWN_TASK = re.compile(r"\w+(\.\w+)*:\w+")
 IGNORED = 255  # in prepared masks: pixels that do not count
+UNSEEN = -1  # the class of pixels of an image that the model does not see
 
 
 class Known(Record):

@@ -1,7 +1,6 @@
 """Compile the graph of one precision, whose types decide that, and tune the engine if params.yaml says so."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,13 +13,12 @@ from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
 from enginewright.engine.build import DescribedGraph, build_engine, keep_engine
 from enginewright.engine.machine import Target, lacking
-from enginewright.engine.record import REFUSED, TUNED_GRAPH, EngineRecord, Refusal, TuningPlan, Variant
+from enginewright.engine.record import REFUSED, EngineRecord, Refusal, TuningPlan
 from enginewright.engine.tools import write_comparison
-from enginewright.graph.onnx_file import load_graph, save_graph, sha256_without_weights
-from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.find import remove_unused
+from enginewright.graph.onnx_file import load_graph, sha256_without_weights
 from enginewright.graph.passes.for_one_compiler import TO_TRY
 from enginewright.measure.timing import whole_machine
+from enginewright.pipeline.tune import TuningSearch, build_variant
 from enginewright.precision.cure import CURE, Cure
 from enginewright.targets.ray_cluster import whole_node
 
@@ -92,8 +90,6 @@ def tuned(graph: DescribedGraph, target: Target, asked: BuildParams, given: byte
         if tuning:
             record = build_variant(graph, target, tuning.best, engine)
         elif plan.seconds:
-            from enginewright.pipeline.tune import TuningSearch
-
             samples = SampleSet.open(paths.calibration).fed_to(asked)
             engine, record, tuning = TuningSearch(graph, target, plan, samples, scratch).run(asked, graph_sha256)
             tuning.write(paths.tuned / f"{graph.precision}.json")
@@ -102,12 +98,3 @@ def tuned(graph: DescribedGraph, target: Target, asked: BuildParams, given: byte
             print(f"{graph.precision}: not tuned: {paths.tuned} has nothing for this graph on this machine")
             record = build_engine(graph, target, asked, engine)
         return keep_engine(engine, record.model_copy(update={"tuning": tuning}), graph.onnx, paths.engine)
-
-
-def build_variant(graph: DescribedGraph, target: Target, variant: Variant, folder: Path) -> EngineRecord:
-    """Build an engine as a variant says. Its graph, if that is another one, is written beside the folder."""
-    if variant.changes:
-        asked, changed = load_graph(graph.onnx), folder.with_name(TUNED_GRAPH)
-        save_graph(changed_by(asked, *(TO_TRY[name] for name in variant.changes), remove_unused) or asked, changed)
-        graph = replace(graph, tuned=changed)
-    return build_engine(graph, target, variant.build, folder)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from enginewright.tasks.segmentation import UNSEEN
+from enginewright.core.facts import UNSEEN
 
 TURN = 0.381966  # of the colour wheel, from one class to the next: neighbours never look alike
 LETTERS = 12  # pixels

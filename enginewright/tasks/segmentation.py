@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from enginewright.core.facts import IGNORED, Known
+from enginewright.core.facts import IGNORED, UNSEEN, Known
 from enginewright.core.params.samples import Preprocessing
 from enginewright.core.text import counted
 from enginewright.data.feeds import Outputs, Places, blocks, finite
@@ -16,7 +16,6 @@ from enginewright.tasks.task import Metric, OneOutput, Shapes, Shown, Statistics
 if TYPE_CHECKING:
     from PIL import Image
 
-UNSEEN = -1  # the class of pixels of an image that the model does not see
 Maps = NDArray[np.int64]  # the class of each pixel
 
 

@@ -11,8 +11,8 @@ import pytest
 from support.command import ROOT, enginewright
 
 from enginewright.cli import machine_checks as diagnosis
+from enginewright.cli.arguments import Check, State
 from enginewright.cli.commands import doctor as doctor
-from enginewright.cli.commands.doctor import Check, State
 from enginewright.core.params.all import Params
 from enginewright.engine.runtimes import load_runtime
 

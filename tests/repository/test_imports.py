@@ -112,11 +112,9 @@ def test_no_class_has_the_name_of_another():
 
 
 def test_no_module_imports_itself_through_others():
-    """An import within a function is no part of a circle: it runs when all modules are there."""
-    at_once = {module: ast.Module(parsed(module).body, []) for module in MODULES}
-    for tree in at_once.values():
-        tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    graphlib.TopologicalSorter({module: imported_by(tree) for module, tree in at_once.items()}).prepare()
+    """Imports within functions count, too, but not of the package itself, which has its version and the interface."""
+    inner = {module: imported_by(parsed(module)) - {"enginewright"} for module in MODULES}
+    graphlib.TopologicalSorter(inner).prepare()
 
 
 @cache

@@ -11,12 +11,11 @@ import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
-from enginewright.cli.arguments import painted
+from enginewright.cli.arguments import Check, State, painted
 from enginewright.core.installing import how_to_install, old_name_hint
 from enginewright.core.text import first_few
 
@@ -44,21 +43,6 @@ def run(chosen: Namespace) -> int:
 
 NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
 INSTALL = f"make repro in a clone, else: {how_to_install('pipeline')}"
-
-
-class State(str, Enum):
-    FINE = "fine"
-    NOTE = "note"
-    WRONG = "wrong"  # `dvc repro` cannot run
-
-    __str__ = str.__str__  # as in StrEnum, which Python 3.10 lacks
-
-
-class Check(NamedTuple):
-    topic: str
-    state: State
-    found: str
-    remedy: str | None = None
 
 
 COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
