@@ -15,7 +15,8 @@ import numpy as np
 from enginewright.core.params.build import BuildParams, InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.data.feeds import Feeds, Outputs
-from enginewright.engine.runtimes import Session, describe_machine, load_runtime
+from enginewright.engine.runtimes import describe_machine, load_runtime
+from enginewright.engine.runtimes.runtime import Session
 from enginewright.graph.read_interface import read_blueprint
 
 WARM_UP, FEWEST = 5, 3  # calls

@@ -13,7 +13,8 @@ from enginewright.core.text import in_one_line
 from enginewright.data.feeds import Run
 from enginewright.engine.machine import Machine, require_fits
 from enginewright.engine.record import EngineRecord, read_engine, require_weights
-from enginewright.engine.runtimes import Arrays, Session, describe_machine, load_runtime
+from enginewright.engine.runtimes import describe_machine, load_runtime
+from enginewright.engine.runtimes.runtime import Arrays, Session
 
 NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
 

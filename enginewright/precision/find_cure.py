@@ -24,7 +24,8 @@ from enginewright.core.text import counted, in_one_line
 from enginewright.data.feeds import Feeds, Outputs
 from enginewright.data.sample_set import SampleSet, checked_feeds
 from enginewright.engine.machine import Machine
-from enginewright.engine.runtimes import Session, load_runtime
+from enginewright.engine.runtimes import load_runtime
+from enginewright.engine.runtimes.runtime import Session
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.interface import Blueprint
 from enginewright.graph.onnx_file import load_graph, save_graph

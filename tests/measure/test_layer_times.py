@@ -8,7 +8,8 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256
 from enginewright.engine.engine import open_engine
 from enginewright.engine.record import EngineRecord, Layer
-from enginewright.engine.runtimes import describe_machine, load_runtime, median_times
+from enginewright.engine.runtimes import describe_machine, load_runtime
+from enginewright.engine.runtimes.runtime import median_times
 from enginewright.measure.benchmark import TRACED_CALLS, trace_engine
 
 

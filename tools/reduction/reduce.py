@@ -25,8 +25,7 @@ from enginewright.core.text import last_line
 from enginewright.engine.machine import Target
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import count_nodes, save_graph
-from tools.reduction.case import Case
-from tools.reduction.smallest import smallest
+from tools.reduction.case import Case, smallest
 
 GRAPH, INPUTS, EXPECTED, SCRIPT = "model.onnx", "inputs.npz", "expected.npz", "fails.py"
 CURED_GRAPH = "model.xml"  # OpenVINO's own form of a graph, after our cures

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.gpu import Buffer, Event, Graph, Pinned, Stream
-from enginewright.engine.runtimes import Arrays
+from enginewright.engine.runtimes.runtime import Arrays
 from enginewright.graph.interface import Blueprint, TensorSpec
 
 Shape = tuple[int, ...]

@@ -26,8 +26,8 @@ from enginewright.core.text import first_line
 from enginewright.data.feeds import BATCH
 from enginewright.engine.gpu import Stream
 from enginewright.engine.record import Layer, LayerTime
-from enginewright.engine.runtimes import WARM_UP, Arrays, Compiled, Session, median_times
 from enginewright.engine.runtimes.gpu_session import DeviceSession, Growing, Shape
+from enginewright.engine.runtimes.runtime import WARM_UP, Arrays, Compiled, Session, median_times
 from enginewright.graph.as_written import twin_of
 from enginewright.graph.files import data_of, graph_bytes
 from enginewright.graph.interface import Blueprint, Interface

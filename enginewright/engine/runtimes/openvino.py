@@ -16,8 +16,8 @@ from enginewright.core.facts import not_installed
 from enginewright.core.params.build import InferenceParams
 from enginewright.core.text import in_one_line
 from enginewright.engine.record import Layer, LayerTime
-from enginewright.engine.runtimes import WARM_UP, Arrays, CallTimes, Compiled, median_times
 from enginewright.engine.runtimes.openvino_graph import openvino, read_graph
+from enginewright.engine.runtimes.runtime import WARM_UP, Arrays, CallTimes, Compiled, median_times
 from enginewright.graph.interface import Blueprint
 
 BLOB = "engine.blob"

@@ -19,9 +19,9 @@ from enginewright.core.text import file_size, first_few
 from enginewright.data.feeds import BATCH
 from enginewright.engine.gpu import Stream, find_gpu, free_memory
 from enginewright.engine.record import WEIGHTS, Layer, LayerTime, weights_of
-from enginewright.engine.runtimes import WARM_UP, Arrays, Compiled, median_times
 from enginewright.engine.runtimes import tensorrt_library as nvidia
 from enginewright.engine.runtimes.gpu_session import DeviceSession
+from enginewright.engine.runtimes.runtime import WARM_UP, Arrays, Compiled, median_times
 from enginewright.engine.runtimes.tensorrt_library import Library
 from enginewright.graph.files import graph_bytes, graph_files
 from enginewright.graph.interface import Blueprint

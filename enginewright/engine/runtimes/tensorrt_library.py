@@ -23,8 +23,8 @@ from enginewright.core.params.build import BuildParams
 from enginewright.core.progress import Phases
 from enginewright.engine.gpu import require_memory
 from enginewright.engine.record import UNKNOWN, Layer
-from enginewright.engine.runtimes import Arrays, CallTimes
 from enginewright.engine.runtimes.gpu_session import Growing, Shape
+from enginewright.engine.runtimes.runtime import Arrays, CallTimes
 from enginewright.graph.interface import Blueprint
 
 MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
