@@ -80,7 +80,8 @@ def nodes_in_floats(
 
 def slow_in_bytes(model: onnx.ModelProto) -> dict[str, str]:
     """Return what TensorRT computes no faster in bytes. On an H200, 10.6 ran each depthwise convolution in float16 all
-    the same, behind a rounding of its own. Squeezing and exciting takes hardly any time, and four roundings as much."""
+    the same, behind a rounding of its own; 8.6 does not build one (github.com/NVIDIA/TensorRT/issues/4060). Squeezing
+    and exciting takes hardly any time, and four roundings as much."""
     graph, found = as_ir(model).graph, dict[str, str]()
     for node in graph:
         if is_depthwise(node):
