@@ -32,7 +32,8 @@ SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits 
 OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
 OF_TOKENS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization"}
 NORMALIZATIONS = OF_TOKENS | {"GroupNormalization"}
-PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
+MOVES = {"Reshape", "Transpose", "Squeeze", "Unsqueeze"}
+PASSED_ON = {"Cast", "Identity", "Dropout"} | MOVES
 # Before a normalization, Swin joins four neighbours to one token, and ConvNeXt takes the mean of all places.
 STREAM = {"Add", "Concat", "GlobalAveragePool", "ReduceMean", "Slice", "Split"} | PASSED_ON
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
@@ -86,7 +87,7 @@ def slow_in_bytes(model: onnx.ModelProto) -> dict[str, str]:
     for node in graph:
         if is_depthwise(node):
             found[node.name or ""] = "TensorRT has no kernel in bytes for a depthwise convolution"
-        if is_average(node):
+        if is_average(node) and node.op_type != "AveragePool":  # which averages a few pixels each
             why = "it makes a factor for each channel, which is hardly any work"
             found |= {each.name or "": why for each in _making_factors(node, graph)}
     return found
@@ -100,7 +101,7 @@ def _making_factors(average: ir.Node, graph: ir.Graph) -> list[ir.Node]:
         read = [_maker(value) in branch for value in node.inputs if value is not None and value.const_value is None]
         if node.op_type == "Mul" and any(read) and not all(read):
             is_multiplied = True
-        elif any(read) and node.op_type not in PRODUCTS | ACTIVATIONS:
+        elif any(read) and node.op_type not in PRODUCTS | ACTIVATIONS | MOVES:
             return []
         elif any(read):
             branch.append(node)

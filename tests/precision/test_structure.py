@@ -101,7 +101,7 @@ def test_each_node_comes_with_a_reason():
 
 
 BLOCK = """<ir_version: 8, opset_import: ["" : 20]> g (float[N,32,8,8] x, float[32,1,3,3] d, float[8,32,1,1] w,
-    float[32,8,1,1] v, float[16,32,1,1] p) => (float[N,16] y) <float[1] one = {1.0}>
+    float[32,8,1,1] v, float[16,32,1,1] p) => (float[N,16] y) <float[1] one = {1.0}, int64[2] sides = {2, 3}>
 {
     [depthwise] deep = Conv <group = 32, pads = [1,1,1,1]> (x, d)
     [average] mean = GlobalAveragePool (deep)
@@ -109,7 +109,9 @@ BLOCK = """<ir_version: 8, opset_import: ["" : 20]> g (float[N,32,8,8] x, float[
     [gate] open = Sigmoid (few)
     [silu] bent = Mul (few, open)
     [excite] many = Conv (bent, v)
-    [sigmoid] factor = Sigmoid (many)
+    [flat] row = Squeeze (many, sides)
+    [sigmoid] sure = Sigmoid (row)
+    [image] factor = Unsqueeze (sure, sides)
     [twice] scaled = Mul (factor, one)
     [excited] image = Mul (deep, scaled)
     [project] flat = Conv (image, p)
