@@ -49,9 +49,7 @@ def licence_text() -> str:
     )
 
 
-def write_sbom(
-    record: EngineRecord, model: str, requirements: Sequence[str], files: Sequence[Path], folder: Path
-) -> None:
+def write_sbom(record: EngineRecord, model: str, requirements: list[str], files: list[Path], folder: Path) -> None:
     """Write the model with the hashes of its files, and each package that the example needs, also for another package.
     The same bundle gives the same bytes: there is no time in it, and its number follows from the engine."""
     kind, version = "machine-learning-model", record.onnx_sha256[:12]

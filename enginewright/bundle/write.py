@@ -15,8 +15,7 @@ from zipfile import ZipFile, ZipInfo
 import numpy as np
 
 import enginewright
-from enginewright.bundle.facts import Example, example_of, facts_of, has_cpp_example, is_served, render, requirements
-from enginewright.bundle.gate import Passed
+from enginewright.bundle.facts import Passed, example_of, facts_of, has_cpp_example, is_served, render, requirements
 from enginewright.bundle.sbom import licence_text, write_sbom
 from enginewright.bundle.verify import MANIFEST, SIGNATURE
 from enginewright.core.errors import EnginewrightError
@@ -148,19 +147,17 @@ def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool)
         files[f"{BUNDLED}/{REPRODUCE}"] = reproduce_script(record, "../model.onnx")
     else:
         files[REPRODUCE] = render(f"reproduce-{runtime}.sh.j2", facts)
-    if kind := example_of(record):
-        files |= write_example(passed, kind, params, facts, folder)
+    if example_of(record):
+        files |= write_example(passed, params, facts, folder)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     if is_served(record):
         write_repository(passed, model, labels, folder / "triton")
 
 
-def write_example(
-    passed: Passed, kind: Example, params: Params, facts: Mapping[str, object], folder: Path
-) -> dict[str, str]:
+def write_example(passed: Passed, params: Params, facts: Mapping[str, object], folder: Path) -> dict[str, str]:
     """Copy the code that the validation used, and return the other files of the example, by name."""
-    record = passed.record
+    record, kind = passed.record, example_of(passed.record)
     files = {"infer.py": render("infer.py.j2", facts), "runtime.py": render(f"runtime/{facts['runtime']}.py.j2", facts)}
     if kind == "arrays":
         write_sample(passed, params, folder)

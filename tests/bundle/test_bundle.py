@@ -33,8 +33,7 @@ from support.warm_python import warm_python
 from enginewright.bundle import facts as pages
 from enginewright.bundle import sbom as licences
 from enginewright.bundle import write
-from enginewright.bundle.facts import facts_of, render
-from enginewright.bundle.gate import require_passed
+from enginewright.bundle.facts import facts_of, render, require_passed
 from enginewright.bundle.write import configuration, fill, replayed_sizes, settings_for_bundle, write_bundle
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import sha256

@@ -12,7 +12,7 @@ from PIL import Image
 from support.command import run_here
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pipeline, run_stages, small_project
 
-from enginewright.bundle.gate import require_passed
+from enginewright.bundle.facts import require_passed
 from enginewright.bundle.write import write_bundle
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.all import Params

@@ -12,8 +12,7 @@ from onnx import numpy_helper
 from support.gpu import KEEP, LIMITS, PLAIN, REPLAYED, is_for, meant, relative_error
 from support.pass_checks import model_of_text
 
-from enginewright.bundle.facts import render
-from enginewright.bundle.gate import Passed
+from enginewright.bundle.facts import Passed, render
 from enginewright.cli.commands.refit import refit_engine
 from enginewright.core.errors import CompilerError
 from enginewright.core.facts import PRECISIONS

@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from enginewright.bundle.gate import require_passed
+from enginewright.bundle.facts import require_passed
 from enginewright.bundle.write import read_key, write_bundle
 from enginewright.cli.arguments import FILE, FOLDER, PRECISION, add_completed, add_path
 from enginewright.core.files import ARTIFACTS, REPORTS
