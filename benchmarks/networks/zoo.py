@@ -129,7 +129,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     from enginewright.pipeline.machine import MachinePaths, machine
     from enginewright.pipeline.model import export, reference
     from enginewright.pipeline.ranges import RescuePaths, calibrate, rescue, simplify
-    from enginewright.pipeline.samples import SamplesPaths, samples
+    from enginewright.pipeline.samples import samples
     from enginewright.pipeline.search import SearchPaths, search
     from enginewright.pipeline.weights import weights
 
@@ -151,8 +151,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     users = (*(Path("data") / name for name in ("models", "weights", "calibration", "plugins")), *FOUND)
     params = Params.read()
     step("machine", partial(machine, params, MachinePaths(*users, **records)))
-    given = SamplesPaths(Path("data/images"), Path("data/texts"), records["task"], **sets)
-    step("samples", partial(samples, params, given))
+    step("samples", partial(samples, params, Path("data/images"), Path("data/texts"), records["task"], **sets))
     if params.weights.source == TRAINED:
         step("train", partial(train_by_graph, sets["training"]))
     params = Params.read()

@@ -55,7 +55,7 @@ def make_project(folder: Path) -> None:
     from enginewright.pipeline.machine import MachinePaths, machine
     from enginewright.pipeline.model import export
     from enginewright.pipeline.ranges import calibrate, simplify
-    from enginewright.pipeline.samples import SamplesPaths, samples
+    from enginewright.pipeline.samples import samples
     from enginewright.pipeline.weights import weights
 
     engine = ARTIFACTS / "engines" / PRECISION
@@ -84,7 +84,7 @@ def make_project(folder: Path) -> None:
     tuning, tuned = ARTIFACTS / "tuning", Path("tuned")
     known = [*users, Path("cures"), tuned, *records, cures, tuning, ARTIFACTS / "code", ARTIFACTS / "parameters"]
     machine(params, MachinePaths._make(known))
-    samples(params, SamplesPaths(Path("data/images"), Path("data/texts"), task, **sets))
+    samples(params, Path("data/images"), Path("data/texts"), task, **sets)
     weights(params, Path("data/weights"), Path("data/models"), training, model)
     export(params, model, validation, exported)
     simplify(params, exported, validation, simplified, simplified.with_name("given"))

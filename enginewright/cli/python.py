@@ -247,7 +247,7 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
     from enginewright.pipeline.machine import MachinePaths, machine
     from enginewright.pipeline.model import export, reference
     from enginewright.pipeline.ranges import calibrate, simplify
-    from enginewright.pipeline.samples import SamplesPaths, samples
+    from enginewright.pipeline.samples import samples
     from enginewright.pipeline.weights import weights
 
     data, made = Path("data"), Path("made")
@@ -258,7 +258,7 @@ def _run_stages(params: Params, precision: PrecisionName) -> Path:
     given, exported, simplified, answers = (made / name for name in ("weights", "exported", "simplified", "reference"))
     calibrated, converted, engine = (made / name for name in ("calibrated", "converted", "engine"))
     machine(params, MachinePaths(**users, **facts, **others))
-    samples(params, SamplesPaths(data / "images", data / "texts", facts["task"], training, calibration, validation))
+    samples(params, data / "images", data / "texts", facts["task"], training, calibration, validation)
     weights(params, users["weights"], users["models"], training, given)
     export(params, given, validation, exported)
     simplify(params, exported, validation, simplified, made / "given")

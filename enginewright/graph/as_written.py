@@ -15,7 +15,7 @@ import numpy as np
 import onnx  # alone, since stages that only run graphs import this module, and onnx_ir takes longer to import
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime import GraphOptimizationLevel
 
 from enginewright.core.cores import working_threads
@@ -29,25 +29,23 @@ MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a c
 DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
 
 
-def open_as_written(
-    model: onnx.ModelProto | Path, threads: int = 0, spins: bool = True
-) -> onnxruntime.InferenceSession:
+def open_as_written(model: ModelProto | Path, threads: int = 0, spins: bool = True) -> onnxruntime.InferenceSession:
     """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: `working_threads`.
     Threads that wait for work spin a while, which is fast where nothing else needs their cores."""
     return _open_session(model, GraphOptimizationLevel.ORT_DISABLE_ALL, threads, spins)
 
 
-def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
+def open_optimized(model: ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
     """Open a session that computes the same in two thirds of the time or less, but for the last bits of its sums."""
     twin = twin_of(load_graph(model) if isinstance(model, Path) else model)
     return _open_session(twin or model, GraphOptimizationLevel.ORT_ENABLE_ALL, threads)
 
 
 def _open_session(
-    model: onnx.ModelProto | Path, level: GraphOptimizationLevel, threads: int, spins: bool = True
+    model: ModelProto | Path, level: GraphOptimizationLevel, threads: int, spins: bool = True
 ) -> onnxruntime.InferenceSession:
     # In memory, ONNX Runtime does not find weights that are in a file elsewhere, and takes 2 GB at most.
-    if isinstance(model, onnx.ModelProto) and (bytes_of_weights(model) > MOST_BYTES or has_data_apart(model)):
+    if isinstance(model, ModelProto) and (bytes_of_weights(model) > MOST_BYTES or has_data_apart(model)):
         with scratch_folder() as scratch:
             save_graph(model, scratch / "model.onnx")
             return _open_session(scratch / "model.onnx", level, threads, spins)
@@ -68,7 +66,7 @@ def run_as_written(path: Path, threads: int = 0) -> Run:
     return partial(run_graph, open_as_written(twin_of(load_graph(path)) or path, threads))
 
 
-def run_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> Run:
+def run_optimized(model: ModelProto | Path, threads: int = 0) -> Run:
     return partial(run_graph, open_optimized(model, threads))
 
 
@@ -83,7 +81,7 @@ def running_graph(folder: Path, threads: int, optimized: bool = False) -> Iterat
     yield (run_optimized if optimized else run_as_written)(folder / "model.onnx", threads)
 
 
-def twin_of(model: onnx.ModelProto) -> onnx.ModelProto | None:
+def twin_of(model: ModelProto) -> ModelProto | None:
     """Return the graph in float32, each result rounded as in the graph, if it is in 16 bits, nvfp4 or mxfp8."""
     twin = spelled_out(model) if has_blocks(model) else model
     if uses_halves(twin):
@@ -98,13 +96,13 @@ BF16, FP16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT
 HALVES = {BF16, FP16}
 
 
-def uses_halves(model: onnx.ModelProto) -> bool:
+def uses_halves(model: ModelProto) -> bool:
     """Tell whether a constant has 16 bits, or a node casts to them."""
     kinds = {tensor.data_type for graph in with_bodies(model.graph) for tensor in graph.initializer}
     return bool(HALVES & {*kinds, *(_cast_to(node) for graph in with_bodies(model.graph) for node in graph.node)})
 
 
-def float32_twin(model: onnx.ModelProto) -> onnx.ModelProto:
+def float32_twin(model: ModelProto) -> ModelProto:
     """Return the graph with float32 for bfloat16 and float16, and each result rounded; leave `model` as it is. It reads
     and returns float16 where the graph does, but for bfloat16 float32, as NumPy has none."""
     twin = with_shapes(model)  # a copy that holds the type of each tensor
@@ -134,7 +132,7 @@ def _compute_in_float32(graph: onnx.GraphProto) -> None:
     for tensor in graph.initializer:
         if tensor.data_type in HALVES:
             tensor.CopyFrom(numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
-    nodes: list[onnx.NodeProto] = []
+    nodes: list[NodeProto] = []
     for node in graph.node:
         if (kind := _cast_to(node)) in HALVES:
             nodes += _rounding(node.input[0], node.output[0], kind)
@@ -146,7 +144,7 @@ def _compute_in_float32(graph: onnx.GraphProto) -> None:
     graph.node.extend(nodes)
 
 
-def _rounding(source: str, target: str, kind: int, switch: str = "") -> list[onnx.NodeProto]:
+def _rounding(source: str, target: str, kind: int, switch: str = "") -> list[NodeProto]:
     """Return the nodes that round a tensor, or let it be where there is a switch that says no."""
     rounded = f"{target}.rounded" if switch else target
     nodes = [
@@ -156,10 +154,10 @@ def _rounding(source: str, target: str, kind: int, switch: str = "") -> list[onn
     return [*nodes, helper.make_node("Where", [switch, rounded, source], [target])] if switch else nodes
 
 
-def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], switched: bool = False) -> onnx.ModelProto:
+def in_halves(model: ModelProto, kind: int, names: Collection[str], switched: bool = False) -> ModelProto:
     """Return a graph in float32 in which the nodes of these names compute as they would in 16 bits: what they read and
     return is rounded; if they are `switched`, only where the input `switch.NODE` says so. Leave `model` as it is."""
-    made, nodes, rounded = with_shapes(model), list[onnx.NodeProto](), set[str]()
+    made, nodes, rounded = with_shapes(model), list[NodeProto](), set[str]()
     typed = (*made.graph.value_info, *made.graph.input, *made.graph.output)
     floats = {each.name for each in typed if each.type.tensor_type.elem_type == FP32}
     floats |= {each.name for each in made.graph.initializer if each.data_type == FP32}
@@ -185,7 +183,7 @@ def in_halves(model: onnx.ModelProto, kind: int, names: Collection[str], switche
     return made
 
 
-def _cast_to(node: onnx.NodeProto) -> int:
+def _cast_to(node: NodeProto) -> int:
     return next((each.i for each in node.attribute if each.name == "to"), 0) if node.op_type == "Cast" else 0
 
 
@@ -203,16 +201,16 @@ TINY = 1e-30  # so that nothing is divided by zero
 SLACK = 1e-5  # by which a logarithm may be too large
 
 
-def has_blocks(model: onnx.ModelProto) -> bool:
+def has_blocks(model: ModelProto) -> bool:
     """Tell whether the graph rounds in blocks while it runs. The blocks of int4 are constants, and ONNX's own."""
     return any(node.domain == DOMAIN for node in model.graph.node)
 
 
-def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
+def spelled_out(model: ModelProto) -> ModelProto:
     """Return the graph without blocks, in ONNX's own operators; leave `model` as it is."""
-    twin = onnx.ModelProto()
+    twin = ModelProto()
     twin.CopyFrom(model)
-    graph, written = twin.graph, list[onnx.NodeProto]()
+    graph, written = twin.graph, list[NodeProto]()
     constants = {tensor.name: tensor for tensor in graph.initializer}
     read_as_scales = {node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
     of_scales = {node.output[0]: node for node in graph.node if node.output[0] in read_as_scales}
@@ -237,9 +235,7 @@ def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     return twin
 
 
-def _weights(
-    node: onnx.NodeProto, constants: Mapping[str, TensorProto], of_scales: Mapping[str, onnx.NodeProto]
-) -> TensorProto:
+def _weights(node: NodeProto, constants: Mapping[str, TensorProto], of_scales: Mapping[str, NodeProto]) -> TensorProto:
     """Return weights as the floats that their blocks stand for."""
     attributes, dtype = _attributes(node), np.dtype(np.float32)
     if node.op_type == MXFP8_DEQUANTIZE:
@@ -253,7 +249,7 @@ def _weights(
     return numpy_helper.from_array(floats.astype(dtype), node.output[0])
 
 
-def _nodes_rounding(quantizing: onnx.NodeProto, floats: onnx.NodeProto) -> list[onnx.NodeProto]:
+def _nodes_rounding(quantizing: NodeProto, floats: NodeProto) -> list[NodeProto]:
     """Return the nodes that round an activation in blocks."""
     attributes = _attributes(floats)
     given, *scale = quantizing.input
@@ -295,7 +291,7 @@ class Chain:
     """Collects nodes, under names that begin with that of the last result."""
 
     def __init__(self, name: str) -> None:
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes: list[NodeProto] = []
         self._name = name
 
     def __call__(self, op_type: str, *inputs: str | Numbers, output: str = "", **attributes: Any) -> str:
@@ -310,5 +306,5 @@ class Chain:
         return self("Constant", value=numpy_helper.from_array(array))
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+def _attributes(node: NodeProto) -> dict[str, Any]:
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import onnx
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import BuildParams, Profile
@@ -35,7 +35,7 @@ def read_interface(path: Path, profile: Profile) -> Interface:
     return interface_of(load_graph(path), profile, str(path))
 
 
-def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
+def interface_of(model: ModelProto, profile: Profile, what: str) -> Interface:
     """Return the inputs and outputs; refuse what each runtime would refuse in its own words, or not at all."""
     graph = shapes_of(model).graph
     fed, deciding = graph_inputs(graph), shape_inputs(graph)
@@ -70,9 +70,7 @@ def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interfa
     return Interface(inputs=inputs, outputs=outputs)
 
 
-def _spec(
-    tensor: onnx.ValueInfoProto, profile: Profile, what: str, values: tuple[str, ...] | None = None
-) -> TensorSpec:
+def _spec(tensor: ValueInfoProto, profile: Profile, what: str, values: tuple[str, ...] | None = None) -> TensorSpec:
     """Describe an input, or an output, which holds no `values`. Its sizes may follow from others, or from values."""
     if not tensor.type.HasField("tensor_type"):
         found = tensor.type.WhichOneof("value").removesuffix("_type")
@@ -83,7 +81,7 @@ def _spec(
             "rename it"
         )
     kind = tensor.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
     shape: list[int | str] = [
         size.dim_value if size.HasField("dim_value") else str(size.dim_param) for size in kind.shape.dim
     ]
@@ -101,19 +99,19 @@ def _spec(
     return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape), values=values or ())
 
 
-def shape_inputs(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+def shape_inputs(graph: GraphProto) -> dict[str, NodeProto]:
     """Return the inputs whose values decide a shape, such as the sizes that a Resize is given, each with a node that
     does it: vectors or numbers of integers. Such an input has no sample in each row."""
     found = {}
     for tensor in graph_inputs(graph):
         kind = tensor.type.tensor_type
-        is_integer = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).kind in "iu"
+        is_integer = helper.tensor_dtype_to_np_dtype(kind.elem_type).kind in "iu"
         if is_integer and len(kind.shape.dim) < 2 and (node := _reader_of_values(graph, tensor.name)):
             found[tensor.name] = node
     return found
 
 
-def values_of(tensor: onnx.ValueInfoProto, node: onnx.NodeProto, profile: Profile, what: str) -> tuple[str, ...]:
+def values_of(tensor: ValueInfoProto, node: NodeProto, profile: Profile, what: str) -> tuple[str, ...]:
     """Return the axes whose sizes the values of an input are. TensorRT's builder needs a range for each of them."""
     dims, places = tensor.type.tensor_type.shape.dim, profile.places(tensor.name)
     count = dims[0].dim_value if dims else 1
@@ -127,10 +125,10 @@ def values_of(tensor: onnx.ValueInfoProto, node: onnx.NodeProto, profile: Profil
     return tuple(places[place] for place in range(count))
 
 
-def _reader_of_values(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
+def _reader_of_values(graph: GraphProto, name: str) -> NodeProto | None:
     """Return the first node that takes a shape from the values of an input, or from what is computed from them."""
     carried = {name}
-    nodes: Sequence[onnx.NodeProto] = graph.node
+    nodes: Sequence[NodeProto] = graph.node
     for node in nodes:  # in the order of execution
         shapes = {node.input[place] for place in SHAPES_AT.get(node.op_type, ()) if place < len(node.input)}
         if shapes & carried:
@@ -140,7 +138,7 @@ def _reader_of_values(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | Non
     return None
 
 
-def require_fitting_vocabulary(model: onnx.ModelProto, texts: PreparedTexts | None) -> None:
+def require_fitting_vocabulary(model: ModelProto, texts: PreparedTexts | None) -> None:
     """Refuse a tokenizer whose vocabulary is not the model's: each text would get the vectors of other words."""
     if texts is None:
         return
@@ -158,7 +156,7 @@ def require_fitting_vocabulary(model: onnx.ModelProto, texts: PreparedTexts | No
             )
 
 
-def embedded_rows(model: onnx.ModelProto) -> Iterator[int]:
+def embedded_rows(model: ModelProto) -> Iterator[int]:
     """Yield how many rows each table has in which a graph looks token ids up."""
     tables = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if len(tensor.dims) == 2}
     ids = {tensor.name for tensor in model.graph.input if MEANINGS.get(tensor.name) == IDS}

@@ -134,9 +134,7 @@ def metric_of(task: Task, outputs: Outputs, truth: Truth | None, places: np.ndar
     return task.metrics[0].over(statistics[0]) if statistics else None
 
 
-def agreement_of(
-    task: Task, expected: Outputs, got: Outputs, limits: Thresholds, kind: str = "images"
-) -> Agreement | None:
+def agreement_of(task: Task, expected: Outputs, got: Outputs, limits: Thresholds, kind: str) -> Agreement | None:
     shares = task.agree(expected, got)
     if shares is None or task.agreement is None:
         return None

@@ -168,9 +168,7 @@ def engine_throughput(open_for: OpenFor, samples: SampleSet, params: BenchmarkPa
     return found
 
 
-def measure_throughput(
-    clients: Mapping[int, Sequence[Client]], batch: int, seconds: float, limit: float = 0.0
-) -> Answers:
+def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seconds: float, limit: float) -> Answers:
     """Let each number of clients ask in turns. What answers within the limit asks on until its p99 is known."""
     rates, latencies = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
 

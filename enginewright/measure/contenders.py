@@ -18,7 +18,7 @@ from enginewright.data.preprocessing import in_layout
 from enginewright.engine.record import RECORD, EngineRecord
 from enginewright.measure.benchmark import peak_of
 from enginewright.measure.records import PeakMemory
-from enginewright.measure.timing import Bind, fastest, seconds_of_one
+from enginewright.measure.timing import Bind, Contender, fastest, seconds_of_one
 from enginewright.model.checkpoint import Tensors, call_model, load_model
 from enginewright.model.user_code import USER_ERRORS, describe_user_error
 
@@ -55,16 +55,14 @@ def bind_pytorch(model: nn.Module, baseline: Baseline, record: EngineRecord) -> 
         return partial(pytorch_contender, model, baseline, device, record.build.tf32)
     whole, own = OfPixels(model, how), how.layout
 
-    def bind(feeds: Feeds) -> Callable[[], object]:
+    def bind(feeds: Feeds) -> Contender:
         moved = {name: in_layout(one, layout, own) if one.ndim == 4 else one for name, one in feeds.items()}
         return pytorch_contender(whole, baseline, device, record.build.tf32, moved)
 
     return bind
 
 
-def pytorch_contender(
-    model: nn.Module, baseline: Baseline, device: str, tf32: bool, feeds: Feeds
-) -> Callable[[], object]:
+def pytorch_contender(model: nn.Module, baseline: Baseline, device: str, tf32: bool, feeds: Feeds) -> Contender:
     """Return a call that runs the model on `feeds` in the way that the baseline's name says. On a GPU it has the same
     copies, pinned memory, clock and arithmetic as the engine that it races."""
     words = baseline.split("+")

@@ -1,7 +1,6 @@
 """Decode and preprocess the data set once, into disjoint splits."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,25 +11,18 @@ from enginewright.data.sources import open_source
 from enginewright.data.splits import shared_images, split, write_split, write_uncropped
 
 
-class SamplesPaths(NamedTuple):
-    data: Path
-    texts: Path
-    task: Path
-    training: Path
-    calibration: Path
-    validation: Path
-
-
-def samples(params: Params, paths: SamplesPaths) -> None:
+def samples(
+    params: Params, data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path
+) -> None:
     """Write the training, calibration and validation splits."""
-    asked, known = params.samples, Known.read(paths.task)
-    source = open_source(asked, paths.data, known, paths.texts)
-    folders = {"training": paths.training, "calibration": paths.calibration, "validation": paths.validation}
+    asked, known = params.samples, Known.read(task)
+    source = open_source(asked, data, known, texts)
+    folders = {"training": training, "calibration": calibration, "validation": validation}
     divided = split(len(source), asked, source.truths)
     manifests = {
         name: write_split(source, indices, asked, folders[name], known.task) for name, indices in divided.items()
     }
-    write_uncropped(source, divided["validation"], paths.validation)
+    write_uncropped(source, divided["validation"], validation)
     for name, indices in divided.items():
         truth = SampleSet(folders[name], manifests[name]).truth
         is_known = truth is not None and not (known.questions and np.isnan(truth).any())

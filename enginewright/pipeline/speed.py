@@ -31,18 +31,7 @@ from enginewright.engine.record import RECORD, REFUSED, EngineRecord, pass_on_re
 from enginewright.engine.runtimes import load_runtime
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.pixels import take_pixels
-from enginewright.measure.benchmark import (
-    RAW_COLUMNS,
-    Race,
-    engine_throughput,
-    isolated,
-    measure_engine,
-    quoted_batch,
-    race_contenders,
-    race_over_sizes,
-    raw_rows,
-    with_tuned_batches,
-)
+from enginewright.measure import benchmark as measuring
 from enginewright.measure.race import Open, open_contender, race_engines
 from enginewright.measure.records import ENGINE, LAUNCHED, Benchmark
 from enginewright.measure.timing import Bind, ContentionWatch, contention_problems, pace_of_numpy, whole_machine
@@ -64,7 +53,7 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
     if pass_on_refusal(paths.engine, paths.report / REFUSED):
         return
     record, here = read_engine(paths.engine), Machine.read(paths.machine)
-    asked, inference = with_tuned_batches(params.benchmark, record.build), params.inference.on(here.cores)
+    asked, inference = measuring.with_tuned_batches(params.benchmark, record.build), params.inference.on(here.cores)
     require_possible(asked.baselines, here.device)
     pytorch, pace_meter = _open_pytorch(inference.threads)
     samples = SampleSet.open(paths.validation).tuned(record.build)
@@ -72,22 +61,24 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
         # These run in processes of their own, before this process takes memory that they need.
         largest = samples.cycled(max(asked.batches))
         places = paths.engine, paths.machine, paths.validation
-        alone = isolated(measure_engine, largest, *places, inference, asked)
+        alone = measuring.isolated(measuring.measure_engine, largest, *places, inference, asked)
         peak_memory = {ENGINE: alone.memory}
         if not {ONNXRUNTIME, ON_CPU}.issuperset(asked.baselines):
             from enginewright.measure.contenders import measure_pytorch
 
-            peak_memory[EAGER] = isolated(measure_pytorch, largest, paths.weights, paths.engine, inference.threads)
+            peak_memory[EAGER] = measuring.isolated(
+                measure_pytorch, largest, paths.weights, paths.engine, inference.threads
+            )
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:
             first = samples.cycled(asked.batches[0])
             contenders = _contenders(opened, paths, here, inference, asked.baselines, first)
             pace = pace_meter(here.device, inference.threads)
             watches: list[AbstractContextManager[object]] = [contention_watch, *([sampler] if sampler else [])]
-            race = race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
-            sizes = race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
+            race = measuring.race_contenders(contenders, samples, asked, pace, f"benchmark, {precision}", watches)
+            sizes = measuring.race_over_sizes(contenders, samples, record.build, asked, pace, f"benchmark, {precision}")
         open_for = partial(open_engines, paths.engine, here, inference)
-        answers = engine_throughput(open_for, samples, asked)
+        answers = measuring.engine_throughput(open_for, samples, asked)
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,
@@ -111,11 +102,13 @@ def benchmark(params: Params, precision: PrecisionName, paths: BenchmarkPaths) -
         print(f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} {interval}")
 
 
-def _write(report: Path, summary: Benchmark, race: Race, sampler: GpuSampler | None) -> None:
+def _write(report: Path, summary: Benchmark, race: measuring.Race, sampler: GpuSampler | None) -> None:
     with new_folder(report) as unfinished:
         summary.write(unfinished / "summary.json")
-        rows = ([f"{one:.6f}" if isinstance(one, float) else one for one in row] for row in raw_rows(race.timings))
-        _write_rows(unfinished / "timings.csv", RAW_COLUMNS, rows)
+        rows = (
+            [f"{one:.6f}" if isinstance(one, float) else one for one in row] for row in measuring.raw_rows(race.timings)
+        )
+        _write_rows(unfinished / "timings.csv", measuring.RAW_COLUMNS, rows)
         if sampler:
             _write_rows(unfinished / "gpu.csv", GpuSample._fields, sampler.samples)
 
@@ -233,35 +226,26 @@ def open_baseline(
             yield session.bind
 
 
-class RacePaths(NamedTuple):
-    engines: Path
-    simplified: Path
-    weights: Path
-    validation: Path
-    machine: Path
-    report: Path
-
-
-def race(params: Params, paths: RacePaths) -> None:
+def race(
+    params: Params, engines: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
+) -> None:
     """Write race.json. What lies in the folder of engines takes part, as far as this machine runs it: the report reads
     what it needs, and a precision that was dropped must not make this stage run again."""
-    here = Machine.read(paths.machine)
+    here = Machine.read(machine)
     inference = params.inference.on(here.cores)
     _open_pytorch(inference.threads)
-    found = {name: read_engine(paths.engines / name) for name in PRECISIONS if (paths.engines / name / RECORD).exists()}
+    found = {name: read_engine(engines / name) for name in PRECISIONS if (engines / name / RECORD).exists()}
     records = {name: record for name, record in found.items() if not differences(record.target, here)}
     record = next(iter(records.values()))
-    batch, baseline = quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
-    feeds = SampleSet.open(paths.validation).tuned(record.build).cycled(batch)
-    openers: dict[str, Open] = {
-        name: partial(open_contender, paths.engines / name, here, inference) for name in records
-    }
-    graph, load_pytorch = paths.simplified / "model.onnx", partial(_load_model, paths.weights)
+    batch, baseline = measuring.quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
+    feeds = SampleSet.open(validation).tuned(record.build).cycled(batch)
+    openers: dict[str, Open] = {name: partial(open_contender, engines / name, here, inference) for name in records}
+    graph, load_pytorch = simplified / "model.onnx", partial(_load_model, weights)
     openers[baseline] = partial(open_baseline, baseline, record, feeds, graph, load_pytorch, inference)
     with whole_node("race", params.cluster), whole_machine("race"), ContentionWatch() as watch:
         raced = race_engines(openers, baseline, feeds, batch, params.benchmark, inference.threads)
     disturbed = tuple(contention_problems(watch.contention, inference.threads))
-    raced.model_copy(update={"disturbed": disturbed}).write(paths.report)
+    raced.model_copy(update={"disturbed": disturbed}).write(report)
     for name in records:
         median, low, high = raced.times(name, baseline)
         print(f"{name}, batch {batch}: {median:.2f} times {baseline} ({low:.2f} to {high:.2f})")

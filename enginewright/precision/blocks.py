@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import DTypeLike, NDArray
+from onnx import ModelProto
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
@@ -91,14 +91,12 @@ def _in_blocks(rows: Rows, size: int) -> tuple[Rows, Rows]:
 
 
 class Written(NamedTuple):
-    model: onnx.ModelProto
+    model: ModelProto
     in_blocks: list[str]  # the names of the products, and of what else has its weights in bytes
     stay: dict[str, str]  # those of the others, each with the reason
 
 
-def write_blocks(
-    model: onnx.ModelProto, precision: str, ranges: Mapping[str, float], kept: Collection[str] = ()
-) -> Written:
+def write_blocks(model: ModelProto, precision: str, ranges: Mapping[str, float], kept: Collection[str] = ()) -> Written:
     """Return a copy in blocks, but for the nodes of the names in `kept`.
 
     `ranges` are the largest magnitudes of what products read, by the names of the products. Only nvfp4 needs them.
@@ -146,7 +144,7 @@ def _product_of(node: ir.Node) -> Product | None:
 class BlockWriter:
     """A copy of a graph, into which blocks are written."""
 
-    def __init__(self, model: onnx.ModelProto, precision: str, ranges: Mapping[str, float]) -> None:
+    def __init__(self, model: ModelProto, precision: str, ranges: Mapping[str, float]) -> None:
         self.model = as_ir(at_opset(model, OPSETS[precision]))
         self.model.ir_version = max(self.model.ir_version, IR_VERSIONS[precision])
         self._precision, self._ranges, self._size = precision, ranges, PRECISIONS[precision].block

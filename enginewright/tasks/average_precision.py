@@ -15,6 +15,7 @@ from enginewright.tasks.boxes import Rows, overlaps
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the overlap from which on a box is right
 RECALLS = np.linspace(0, 1, 101)  # where the precision is read
+Floats = NDArray[np.float64]
 Known = NDArray[Any]  # class, left, top, right, bottom and kind of each known box
 
 
@@ -25,7 +26,7 @@ class OfClass:
     image: NDArray[np.int64]
     right: NDArray[np.bool_]
     ignored: NDArray[np.bool_]
-    known: NDArray[np.float64]  # how many boxes of the class each image has
+    known: Floats  # how many boxes of the class each image has
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def match(found: Rows, known: Known) -> tuple[NDArray[np.bool_], NDArray[np.bool
     return right, ignored
 
 
-def mean_average_precision(matches: Matches, weights: NDArray[np.float64], levels: slice) -> NDArray[np.float64]:
+def mean_average_precision(matches: Matches, weights: Floats, levels: slice) -> Floats:
     """Return for each set the mean over classes that occur in it, and over these levels of THRESHOLDS. A row of
     `weights` says how often a set holds each image."""
     often = np.ascontiguousarray(weights.T)
@@ -95,9 +96,7 @@ def mean_average_precision(matches: Matches, weights: NDArray[np.float64], level
     return np.asarray(total / np.maximum(count, 1))
 
 
-def _precision(
-    each: OfClass, often: NDArray[np.float64], known: NDArray[np.float64], levels: slice
-) -> NDArray[np.float64]:
+def _precision(each: OfClass, often: Floats, known: Floats, levels: slice) -> Floats:
     """Return the precision of each set, the mean over recalls and levels. Only right detections can be where a recall
     is reached, and where precision is highest, so that the many others need only be counted."""
     all_right, all_ignored = each.right[levels], each.ignored[levels]

@@ -13,7 +13,6 @@ from enginewright.data.sample_set import SampleSet, input_file
 from enginewright.data.sources import open_source
 from enginewright.data.sources.truth import ranked
 from enginewright.data.splits import shared_images, split, write_split
-from enginewright.pipeline.samples import SamplesPaths
 from enginewright.pipeline.samples import samples as stage
 
 
@@ -125,7 +124,7 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     apply_recipe(recipe)
     LABELLED.write(Path("task.json"))
     places = ("data", "data/texts", "task.json", "out/training", "out/calibration", "out/validation")
-    stage(Params.read(), SamplesPaths(*map(Path, places)))
+    stage(Params.read(), *map(Path, places))
     splits = {name: SampleSet.open(Path("out") / name) for name in ("training", "calibration", "validation")}
     assert {name: len(samples) for name, samples in splits.items()} == {
         "training": 0,

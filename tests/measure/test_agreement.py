@@ -28,7 +28,7 @@ TASK = task_of("classification")
 
 
 def agreement_between(wanted, got, output=None):
-    return agreement_of(task_of("classification", output), wanted, got, LIMITS).share
+    return agreement_of(task_of("classification", output), wanted, got, LIMITS, "images").share
 
 
 def spread_of(wanted, got, output=None):
@@ -221,13 +221,13 @@ def test_the_worst_of_several_outputs_counts_for_each_figure():
 
 def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
     maps = {"map": np.ones((2, 3, 4), np.float32)}
-    assert agreement_of(TASK, maps, maps, LIMITS) is None
+    assert agreement_of(TASK, maps, maps, LIMITS, "images") is None
     assert metric_of(TASK, maps, np.array([0, 1]), np.arange(2)) is None
 
 
 def test_as_many_samples_are_needed_as_show_the_share_with_none_apart():
     scores = {"scores": np.eye(10)}
-    needed = agreement_of(TASK, scores, scores, LIMITS).needed
+    needed = agreement_of(TASK, scores, scores, LIMITS, "images").needed
     assert LIMITS.agreement ** (needed - 1) > 0.025 >= LIMITS.agreement**needed  # the exact binomial interval's end
 
 

@@ -55,7 +55,7 @@ def outputs_of(files, how=HOW):
 def broken(wanted, got, truth):
     task = task_of("detection", None, NAMES, preprocessing=HOW)
     result = measure(task, (wanted, got, got), truth, LIMITS)[0]
-    agreement = agreement_of(task, wanted, got, LIMITS)
+    agreement = agreement_of(task, wanted, got, LIMITS, "images")
     return result, agreement, broken_thresholds(compare(wanted, got), agreement, result, LIMITS)
 
 

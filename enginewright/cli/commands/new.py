@@ -146,9 +146,7 @@ def _init_dvc(place: layout.Place) -> None:
             raise EnginewrightError(f"`dvc {' '.join(command)}` failed: {last_line(said)}")
 
 
-def _said(
-    place: layout.Place, files: Mapping[Path, str], new: list[Path], copied: list[Path], of_params: list[str]
-) -> str:
+def _said(place: layout.Place, files: Mapping[Path, str], new: list[Path], copied: list[Path], about: list[str]) -> str:
     """Return what was made, how what was there already differs, what was set in params.yaml, and what comes next."""
     made = [path.relative_to(place.git).as_posix() for path in [*new, *copied] if ".enginewright" not in path.parts]
     lines = [f"made {path}" for path in made if not path.endswith(".gitkeep")]
@@ -163,7 +161,7 @@ def _said(
         nightly = layout.renewed_files(place)[layout.NIGHTLY].path.relative_to(place.git)
         lines.append(f"write into {nightly} where Enginewright is, in place of ADDRESS: this one is of a folder")
     then = f"look at params.yaml, then {tracked}{layout.how_to_run(place.folder)}"
-    lines += [*of_params, "", f"Next, in {place.folder}: {then}"]
+    lines += [*about, "", f"Next, in {place.folder}: {then}"]
     if place.beside and layout.has_target("all", place.beside):
         lines.append(f"`make all` in {place.beside} runs all models")
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from enginewright.core.text import in_one_line
 from enginewright.data.feeds import INPUT_TYPES
 from enginewright.data.preprocessing import Pixels, pixels_of
 from enginewright.data.sample_set import Sample, input_file, start_npy_file
-from enginewright.data.sources.files import LABELS, Classes, Prepared, class_each
+from enginewright.data.sources.files import LABELS, Classes, Labelled, Prepared, class_each
 from enginewright.data.sources.truth import QUESTIONS, Truths, truths_of
 
 ARRAY_SUFFIXES = (".npy", ".npz")
@@ -66,7 +66,7 @@ def open_array(path: Path, listed: Classes | None, known: Known) -> ImageArray:
     pixels: Pixels = images.view(np.uint8)
     if 0 in images.shape:
         raise bad_source(f"{path} holds no images: its shape is {images.shape}")
-    labelled = _labels_of(path, labels, len(images), listed, "image")
+    labelled = _labels(path, labels, len(images), listed, "image")
     return ImageArray(path.name, pixels, *labelled, truths=truths_of(known, path, arrays, len(images)))
 
 
@@ -183,7 +183,7 @@ def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) ->
             f"{path} has a score for each pair, so {alone[0]} needs the two samples of a pair along its second axis, "
             f"and its shape is {arrays[alone[0]].shape}"
         )
-    classes = _labels_of(path, labels, len(next(iter(arrays.values()))), listed, "sample")
+    classes = _labels(path, labels, len(next(iter(arrays.values()))), listed, "sample")
     return Tensors(path.name, arrays, *classes, truths=truths, paired=paired)
 
 
@@ -202,9 +202,7 @@ def _require_feedable(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> 
         raise bad_source(f"the arrays of {path} have different numbers of samples: {found}")
 
 
-def _labels_of(
-    path: Path, labels: NDArray[np.generic] | None, count: int, listed: Classes | None, what: str
-) -> tuple[list[int] | None, tuple[str, ...]]:
+def _labels(path: Path, labels: NDArray[np.generic] | None, count: int, listed: Classes | None, what: str) -> Labelled:
     if labels is not None and (labels.shape != (count,) or labels.dtype.kind not in "iuU"):
         raise bad_source(
             f"the labels of {path} are {labels.dtype} of shape {labels.shape}; they must be whole numbers or names of "

@@ -114,6 +114,7 @@ NUMBER = re.compile(r"(-?\d+)(\.\d*)?")  # spreadsheets and pandas write whole n
 MOST_DIGITS = 9
 LABELS = "labels"  # the name of the array of labels
 Where = Callable[[int], str]  # says where the label of an index stands
+Labelled = tuple[list[int] | None, tuple[str, ...]]  # the class of each sample, and the names of all
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,7 @@ def read_classes(given: str | tuple[str, ...] | None, data: Path) -> Classes | N
     return Classes.of(names, f"{where}: {path}", keys)
 
 
-def class_each(
-    labels: Sequence[str] | None, listed: Classes | None, where: Where
-) -> tuple[list[int] | None, tuple[str, ...]]:
+def class_each(labels: Sequence[str] | None, listed: Classes | None, where: Where) -> Labelled:
     """Return the place of each label in the list of classes, or None without labels, and the names of the classes."""
     if labels is None:
         return None, listed.names if listed else ()

@@ -271,15 +271,13 @@ class TensorRT(Library):
                         nvidia.set_aside(path)
                     nvidia.write_timing_cache(path, bytes(measured.serialize()))
 
-    def _opened(
-        self, folder: Path, blueprint: Blueprint, weights_on_gpu: WeightsOnGPU = "auto", scratches: int = 1
-    ) -> Any:
+    def _opened(self, folder: Path, blueprint: Blueprint, on_gpu: WeightsOnGPU = "auto", scratches: int = 1) -> Any:
         """Deserialize an engine, put in the weights that its plan lacks, and say how much of them the GPU holds."""
         options, engine = blueprint.build.tensorrt, self.deserialized(folder / PLAN, blueprint.build)
         if options.is_stripped:
             self.put_in(engine, weights_of(folder))
         if options.streaming:
-            self._share_weights(engine, weights_on_gpu, scratches)
+            self._share_weights(engine, on_gpu, scratches)
         return engine
 
     def put_in(self, engine: Any, onnx: Path) -> None:

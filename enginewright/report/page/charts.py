@@ -171,15 +171,13 @@ class Axes(NamedTuple):
     beside: str
 
 
-def draw_points(
-    key: str, title: str, description: str, points: Sequence[Point], axes: Axes, less_is_better: bool
-) -> Picture:
+def draw_points(key: str, title: str, description: str, points: Sequence[Point], axes: Axes, less: bool) -> Picture:
     """Draw points with their intervals. A staircase joins the points that no other beats in both directions."""
     picture = _with_axes(key, title, description, axes, RIGHT)
     placed = [(axes.x.place(point.x), HEIGHT * (1 - axes.y.place(point.y)), point) for point in points]
     places = [(x, y) for x, y, point in placed if point.look in ("plain", "strong")]
     # The fastest is at the right, and heights count downwards.
-    stairs = unbeaten(places, lambda place: (-place[0], -place[1] if less_is_better else place[1]))
+    stairs = unbeaten(places, lambda place: (-place[0], -place[1] if less else place[1]))
     for (x1, y1), (x2, y2) in pairwise(stairs):
         picture.line(x1, y1, x2, y1, "stair")
         picture.line(x2, y1, x2, y2, "stair")
