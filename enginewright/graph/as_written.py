@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx  # alone, since stages that only run graphs import this module, and onnx_ir takes longer to import
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper  # onnx_ir takes longer to import
 from onnxruntime import GraphOptimizationLevel
 
 from enginewright.core.cores import working_threads
@@ -122,7 +121,7 @@ def float32_twin(model: ModelProto) -> ModelProto:
     return twin
 
 
-def _compute_in_float32(graph: onnx.GraphProto) -> None:
+def _compute_in_float32(graph: GraphProto) -> None:
     typed = (*graph.value_info, *graph.input, *graph.output)
     rounded = {each.name: kind for each in typed if (kind := each.type.tensor_type.elem_type) in HALVES}
     del graph.value_info[:]

@@ -20,7 +20,7 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import PRECISIONS
 from enginewright.data.feeds import TINY
 from enginewright.data.run_all import Array
-from enginewright.graph.as_written import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+from enginewright.graph.as_written import DOMAIN, E8M0_OF_ONE, FP4_QUANTIZE, FP8, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
 from enginewright.graph.onnx_file import at_opset
 from enginewright.graph.passes.find import Inserter, remove_unused, turn_into
 from enginewright.graph.shapes import as_ir
@@ -33,7 +33,6 @@ LARGEST_FP4, LARGEST_FP8 = 6, 448
 # the largest, and the type
 INTEGERS: dict[str, tuple[int, DTypeLike]] = {"w8": (127, np.int8), "int4": (7, ml_dtypes.int4)}
 LARGEST_NVFP4 = LARGEST_FP4 * LARGEST_FP8  # in units of the scale of all blocks
-E8M0_OF_ONE = 127  # the byte that stands for a scale of 2 to the power of 0
 SHARES = np.linspace(1.0, 0.6, 21)  # of the largest magnitude in a block, that its largest number may stand for
 SMALLEST_FP8 = np.float32(2.0**-9)
 
@@ -41,7 +40,7 @@ OPSETS = {"w8": 21, "int4": 21, "nvfp4": 23, "mxfp8": 19}  # the first that have
 IR_VERSIONS = {"w8": 10, "int4": 10, "nvfp4": 11, "mxfp8": 9}
 FEWEST_COLUMNS = 16
 MOST_AXES = 3  # of what NVIDIA's operators round
-FP8, FP32 = int(ir.DataType.FLOAT8E4M3FN), ir.DataType.FLOAT
+FP32 = ir.DataType.FLOAT
 
 
 class Blocks(NamedTuple):

@@ -28,20 +28,18 @@ def answer_here(target: str, revision: str, params: Params) -> Answer:
     validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
     places = EvidencePaths(ENGINES, CONVERTED, validation, benchmark, trace, RACE, MACHINE)
     findings = replace(gather_findings(params.precisions, places), failures=Verdict.read(VERDICT).failures)
-    measured = []
-    for entry in findings.precisions:
-        validated = entry.validation
-        measured.append(
-            Measured(
-                precision=entry.precision,
-                verdict=verdict_on(findings, entry),
-                why="; ".join(caveats(findings, entry)),
-                speeds=_speeds(entry),
-                metric=validated.metric,
-                result=validated.main,
-                relative_error=validated.engine_against_pytorch.relative,
-            )
+    measured = [
+        Measured(
+            precision=entry.precision,
+            verdict=verdict_on(findings, entry),
+            why="; ".join(caveats(findings, entry)),
+            speeds=_speeds(entry),
+            metric=entry.validation.metric,
+            result=entry.validation.main,
+            relative_error=entry.validation.engine_against_pytorch.relative,
         )
+        for entry in findings.precisions
+    ]
     refused = [Measured(precision=name, verdict="not built", why=each.why) for name, each in findings.refused.items()]
     return Answer(
         target=target,

@@ -41,9 +41,7 @@ def this_node() -> dict[str, str]:
         digest.update(file.read_bytes())
     python = ".".join(platform.python_version_tuple()[:2])
     found = {"Enginewright": f"code {digest.hexdigest()[:8]}", "Python": python}
-    for name in LIBRARIES:
-        if version := installed_version(name):
-            found[name] = version
+    found |= {name: version for name in LIBRARIES if (version := installed_version(name))}
     return found | {"the processor": _processor()}
 
 

@@ -40,20 +40,18 @@ class Matches:
 
 def match_all(pairs: Iterable[tuple[Rows, Known]]) -> Matches:
     """Match what was found in each image with what is known of it."""
-    found, known, right, ignored = [], [], [], []
+    found, known, matched = [], [], []
     for rows, there in pairs:
         there = there[there[:, 0] != NO_CLASS]
-        matched = match(rows, there)
         found.append(rows[:, 4:])
         known.append(there[there[:, 5] == COUNTED, 0].astype(np.int64))
-        right.append(matched[0])
-        ignored.append(matched[1])
+        matched.append(match(rows, there))
     images = len(found)
     if not images:
         return Matches(0, ())
     image = np.repeat(np.arange(images), [len(rows) for rows in found])
     scores, classes = np.concatenate(found).T
-    hits, passed = np.concatenate(right, axis=1), np.concatenate(ignored, axis=1)
+    hits, passed = (np.concatenate(each, axis=1) for each in zip(*matched, strict=True))
     where = np.repeat(np.arange(images), [len(each) for each in known])
     occurring, all_known = np.unique(np.concatenate(known)), np.concatenate(known)
     parts = []

@@ -44,10 +44,8 @@ LOOKS_OF_NIGHTS = {Outcome.NOT_COMPARABLE: "hollow", Outcome.REGRESSION: "failed
 
 def looks_of(findings: Findings) -> dict[str, str]:
     """Return how each precision is drawn: the one to ship stands out, failed and disguised ones are marked."""
-    looks = {}
-    for entry in findings.precisions:
-        usual = "plain" if entry.engine.runs_its_precision else "hollow"
-        looks[entry.precision] = "failed" if findings.failures.get(entry.precision) else usual
+    looks = {one.precision: "plain" if one.engine.runs_its_precision else "hollow" for one in findings.precisions}
+    looks |= {name: "failed" for name in looks if findings.failures.get(name)}
     if chosen := recommend(findings):
         looks[chosen.precision] = "strong"
     return looks
