@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from enginewright.core.errors import UNREADABLE, EnginewrightError
 from enginewright.core.facts import PRECISIONS
-from enginewright.core.files import ENGINES, HISTORY, LOCK, MEASUREMENTS, Record, new_file, scratch_folder, sha256_of
+from enginewright.core.files import ENGINES, LOCK, MACHINE, MEASUREMENTS, Record, new_file, scratch_folder, sha256_of
 from enginewright.core.params.all import Params, overlay
 from enginewright.core.params.section import load_yaml
 from enginewright.core.process import cache_of_dvc
@@ -125,9 +125,9 @@ class History:
     setting: Setting
 
     @classmethod
-    def here(cls, machine: Machine, params: Params) -> Self:
-        setting = Setting.of(machine, params)
-        return cls(HISTORY / setting.folder, setting)
+    def here(cls, root: Path, params: Params) -> Self:
+        setting = Setting.of(Machine.read(MACHINE), params)
+        return cls(root / setting.folder, setting)
 
     def nights(self) -> list[Night]:
         path = self.folder / NIGHTS

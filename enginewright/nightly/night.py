@@ -19,11 +19,10 @@ import pandas as pd
 
 from enginewright.core import installing
 from enginewright.core.errors import EnginewrightError, errors_in_words
-from enginewright.core.files import CONVERTED, ENGINES, LOCK, MACHINE, MEASUREMENTS, SUMMARY, VERDICT, templates_in
+from enginewright.core.files import CONVERTED, ENGINES, HISTORY, LOCK, MEASUREMENTS, SUMMARY, VERDICT, templates_in
 from enginewright.core.params.all import Params
 from enginewright.core.process import start_dvc
 from enginewright.core.text import confidence, last_line
-from enginewright.engine.machine import Machine
 from enginewright.measure.comparison import SIDE_BY_SIDE, Change, SpeedChanges, conclusion
 from enginewright.measure.history import GOOD, History, Night, engines_of, parse_hashes
 from enginewright.measure.race import race_runs
@@ -49,7 +48,7 @@ def run_night(confidence: float, attempts: int) -> Status:
     start, revision = datetime.now(timezone.utc).replace(microsecond=0), installing.revision()
     _dvc("report")  # not the gate: if it is red, this is a result of the night and must not end it
     params = Params.read()
-    history = History.here(Machine.read(MACHINE), params)
+    history = History.here(HISTORY, params)
     race = partial(_race, history.folder / GOOD, params)
     judgement = judge(_measure, race, history, confidence, attempts)
     record(judgement, history, lambda: parse_hashes(LOCK.read_bytes(), str(LOCK)), start, revision)
