@@ -102,8 +102,7 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], cores: in
 
 
 def _groups() -> Iterator[Path]:
-    """Yield the control group of this process and the groups around it: each has its own quota. In a container, the own
-    group is the root."""
+    """Yield the control group of this process, in a container the root, and of those around it: each has a quota."""
     if not OWN_GROUPS.is_file():  # a kernel without control groups, or a sandbox that hides them
         return
     for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
@@ -147,8 +146,7 @@ AnyPart = TypeVar("AnyPart", bound=Piece)
 @dataclass(frozen=True, kw_only=True)
 class Work(Generic[AnyPart, Result]):
     """Some work that is done with each part. A field of a subclass that is a Path names a file or a folder which goes
-    along to other machines. `code` are modules that go along, too, by their places in a folder that Python imports
-    from."""
+    along to other machines, and so do the modules `code`, by their places in a folder that Python imports from."""
 
     code: Mapping[str, Path] = field(default_factory=dict)
     gpus: int = 0

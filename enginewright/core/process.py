@@ -29,8 +29,7 @@ ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def end_with_parent(parent: int | None = None) -> None:
     """Have Linux kill this process when its parent dies. If DVC is killed, the stage that it runs would otherwise go on
-    alone, and write the outputs that the next `dvc repro` is writing. A parent that says its number may also die while
-    Python starts."""
+    alone, and write what the next `dvc repro` is writing. A parent that says its number may die while Python starts."""
     if sys.platform != "linux":
         return
     parent = os.getppid() if parent is None else parent
@@ -123,8 +122,7 @@ def end_after(seconds: float | None) -> None:
 
 
 def _wait(child: int, watched: set[signal.Signals]) -> tuple[int, int]:
-    """Pass signals on. Return the exit code, or minus the signal that ended the child, and the signal that asked it to
-    end, or 0."""
+    """Pass signals on. Return the exit code, or minus the signal that ended the child, and the one that asked, or 0."""
     asked = 0
     while True:
         if sys.platform == "linux":
@@ -177,8 +175,7 @@ def run_apart(
 ) -> Result:
     """Call a function of a module in a new process, and return its result or raise the error that it raised. An
     interrupt kills the process at once. It has a session of its own, so that Ctrl-C in a terminal does not reach it.
-    `what` names the work in the sentence about a crash. `longest` is in seconds. With `quiet`, nothing that it prints
-    is shown."""
+    `what` names the work in the sentence about a crash. `longest` is in seconds. With `quiet`, its output is hidden."""
     from enginewright.core.files import scratch_folder  # with pydantic, which commands do without
 
     with scratch_folder() as scratch:

@@ -56,8 +56,7 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Tell whether a text can be written. JSON may hold halves of characters, such as "\\ud800", and names of files any
-    bytes."""
+    """Tell whether a text can be written: JSON may hold half a character, such as "\\ud800", file names any bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:

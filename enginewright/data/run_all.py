@@ -30,8 +30,7 @@ def run_all(
     chosen: Places | None = None,
 ) -> Outputs:
     """Return the outputs for all samples, or for those that are `chosen`, without those that only filled a batch.
-    Outputs lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their
-    arrays."""
+    Outputs lie on disk, as masks of many images exceed memory, in nameless files, which vanish with their arrays."""
     chosen = np.arange(len(samples)) if chosen is None else chosen
     batches = samples.places(chosen, batch, whole)
     asked = [chosen[places] for places in batches]

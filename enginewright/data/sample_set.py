@@ -45,8 +45,7 @@ class PreparedTexts(Record):
 class Manifest(Record):
     """The samples of one split, in order, with the inputs of the model that they are for and how they are prepared.
     `task` says what the model does with them, `class_names` is empty if unknown, and `preprocessing` is None for
-    arrays, which are fed as they are; `text` is for texts. `values` are those of inputs that hold sizes, and no row for
-    each sample."""
+    arrays, which are fed as they are; `text` is for texts. `values` are those of inputs that hold sizes, not rows."""
 
     task: str
     source: str
@@ -197,8 +196,7 @@ class SampleSet:
             yield self.read_at(places)
 
     def places(self, chosen: Places, size: int, whole: bool) -> list[Places]:
-        """Divide samples into batches of places among the chosen: texts by their length, the longest first, so that
-        little is padded."""
+        """Divide samples into batches of places among the chosen: the longest texts first, so that little is padded."""
         order = np.arange(len(chosen)) if self.lengths is None else np.argsort(-self.lengths[chosen], kind="stable")
         batches = [order[start : start + size] for start in range(0, len(order), size)]
         if whole and batches:  # texts by texts of their own length

@@ -16,8 +16,7 @@ from enginewright.data.feeds import Feeds
 class TensorSpec(Record):
     """A tensor of a graph and its engine. A size that varies is a name: batch, height or width. A size of an output
     that follows from these, or from the values of the inputs, has the graph's own name, such as height//8, or ? where
-    the graph has none: only a run tells how large it is. An input that holds sizes, and no samples, has in `values` the
-    names of these."""
+    the graph has none: only a run tells how large it is. An input that holds sizes has their names in `values`."""
 
     name: str
     dtype: str

@@ -45,8 +45,7 @@ def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def simplify_large_graph(path: Path, scratch: Path) -> onnx.ModelProto:
-    """Simplify from file to file, since the weights are too many to be handed over in memory. The result refers to a
-    file in `scratch`."""
+    """Simplify from file to file, as the weights are too many for memory. The result refers to a file in `scratch`."""
     import onnxsim
 
     target = scratch / "simplified.onnx"

@@ -207,8 +207,7 @@ def open_baseline(
     inference: InferenceParams,
 ) -> Iterator[Bind]:
     """Open a baseline that takes what the engine takes, and return what binds feeds. PyTorch normalizes pixels itself,
-    ONNX Runtime by its graph. It optimizes `onnx`, the float32 graph, like an engine, and tries that out with the
-    example."""
+    ONNX Runtime by its graph: it optimizes `onnx`, the float32 graph, like an engine, and tries it with the example."""
     if baseline not in (ONNXRUNTIME, ON_CPU):
         from enginewright.measure.contenders import bind_pytorch
 

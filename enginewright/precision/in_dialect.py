@@ -204,8 +204,7 @@ def write_blocks_in_dialect(
 
 
 def types_to_mix(floating: PrecisionName, keep: Keep, dialect: Dialect) -> tuple[PrecisionName, ...]:
-    """Return int8, this float, and the float that the compiler's int8 graph has by itself. Refuse a float that such a
-    graph cannot have."""
+    """Return int8, this float, and the one that the compiler's int8 graph has by itself. Refuse what it cannot have."""
     rest = rest_of(keep, dialect)
     if floating != rest and not is_written_here("int8", keep, dialect):
         raise EnginewrightError(f"mix.best.floating: here int8 can be mixed with {rest} alone, not with {floating}")

@@ -28,8 +28,7 @@ def changed(model: onnx.ModelProto, change: GraphChange) -> onnx.ModelProto | No
 
 
 def layers_to_keep(model: onnx.ModelProto, in_float32: bool) -> tuple[str, ...]:
-    """Return the nodes that an island changes: those that read what is rounded to bytes, or with `in_float32` has 16
-    bits."""
+    """Return the nodes that an island changes: those that read bytes, or with `in_float32` what has 16 bits."""
     before, halves = _low(model, in_float32)
     nodes = [node for node in model.graph.node if node.name and node.op_type not in NO_LAYERS and not node.domain]
     low = before.keys() | halves.keys()
@@ -64,8 +63,7 @@ def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
 
 
 def _low(model: onnx.ModelProto, in_float32: bool) -> tuple[dict[str, str], dict[str, int]]:
-    """Return what each rounded activation was before it was rounded; and the types of the tensors in 16 bits, if these
-    count."""
+    """Return what each rounded activation was before that; and the types of the tensors in 16 bits, if these count."""
     graph = shapes_of(model).graph
     types = {each.name: each.type.tensor_type.elem_type for each in (*graph.value_info, *graph.input, *graph.output)}
     types |= {each.name: each.data_type for each in graph.initializer}

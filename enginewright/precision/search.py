@@ -70,8 +70,7 @@ class SwitchedGraph:
         self._run = run_optimized(ir.to_proto(writer.model), threads)
 
     def run_alone(self, layer: str) -> Run:
-        """Return what runs the graph with this layer alone in bytes. One that `write_int8` leaves in floats loses
-        nothing."""
+        """Return what runs the graph with this layer in bytes. What `write_int8` leaves in floats loses nothing."""
         sites = self._sites.get(layer, set())
         switches = {name: np.asarray(site in sites) for site, name in self._switches.items()}
         return lambda feeds: self._run({**feeds, **switches})

@@ -1,5 +1,4 @@
-"""Where the time goes: the slowest layers of each engine, those that quantizing made slower, and what it left in
-floats."""
+"""Where the time goes: the slowest layers of each engine, those that quantizing slowed, and what it left in floats."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -154,9 +154,8 @@ def offers_of(answers: Sequence[Answer], fleet: Fleet) -> list[Offer]:
 
 
 def frontier(offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers that no other beats in both latency and cost, the quickest first. Where no price is known at
-    all, images per second take the place of cost; with some prices, what has none cannot be compared and is left
-    out."""
+    """Return the offers that no other beats in both latency and cost, the quickest first. Where no price is known,
+    images per second take the place of cost; with some prices, what has none cannot be compared and is left out."""
     priced = [offer for offer in offers if offer.cost is not None] or offers
     return unbeaten(priced, lambda one: (one.latency, -one.speed.images_per_second if one.cost is None else one.cost))
 

@@ -32,8 +32,7 @@ from enginewright.targets.ssh import describe, made_ready, reached
 
 
 def ask_fleet(fleet: Fleet, params: Params, users_code: UsersCode) -> list[str]:
-    """Ask this machine first, with nothing beside it, and then all others at once. Return the names of the targets that
-    failed."""
+    """Ask this machine first, with nothing beside it, then all others at once. Return those that failed."""
     failures = []
     try:
         for answer in _asked(fleet, params):

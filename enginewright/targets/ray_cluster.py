@@ -145,8 +145,7 @@ class RayCluster:
 
     @contextmanager
     def whole_node(self, who: str, node: dict[str, Any] | None = None) -> Iterator[None]:
-        """Wait until no part is done on this machine, or on another node, and let none begin there, so that timings are
-        true."""
+        """Wait until no part is done on this machine, or on another node, and let none begin: for true timings."""
         here = self._ray.get_runtime_context().get_node_id()
         node = node or next(each for each in self.alive() if each["NodeID"] == here)
         if not (cores := node["Resources"].get("CPU", 0)):  # no parts are done here at all

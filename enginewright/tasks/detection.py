@@ -198,8 +198,7 @@ class Detection(Task):
         return (find_boxes(of_one, how, self.size) for of_one in zip(*arrays, strict=True))
 
     def in_graph(self, shapes: Shapes) -> dict[str, Any]:
-        """Return what model.boxes.nms asks for, with nothing left to find out. The size is that of the images, if boxes
-        are shares of them."""
+        """Return what model.boxes.nms asks for, with nothing left to find out, and for shares the images' size."""
         if not self._how.chooses_in_graph or not (layout := self.layout(shapes)):
             return {}
         how = self.settings(layout.form)

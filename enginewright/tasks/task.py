@@ -31,8 +31,7 @@ TOP_BESIDE = 2  # guesses, of two answers beside each other
 class Metric:
     """A figure of a whole set. It is made of statistics of single samples, so that its interval can be found by
     drawing samples anew: `of` returns the metric of each of several sets. Statistics are an array with a row for each
-    sample, or whatever else knows how many samples it is of, as of a detector, whose images have any number of boxes.
-    """
+    sample, or whatever else knows its number of samples, as a detector's, whose images have any number of boxes."""
 
     name: str
     of: Callable[[Any, Weights], NDArray[np.float64]]
@@ -125,8 +124,7 @@ class Task(Protocol):
         ...
 
     def beside(self, reference: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
-        """Return the answers of PyTorch and of the engine for one text of many, for people. `words` returns what the
-        text at a place says."""
+        """Return the answers of PyTorch and of the engine for one text, for people. `words` has the text at a place."""
         return answer_at(self, reference, place).text, answer_at(self, got, place).text
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:

@@ -35,8 +35,7 @@ def _parsed(text: str) -> Any:
 
 
 def load_yaml(text: str | bytes, pure: bool = False) -> Any:
-    """Return what a text in YAML says. A few lines of aliases, each of which repeats another one ten times, would fill
-    all memory."""
+    """Return what a text in YAML says. A few lines of aliases, each repeating another ten times, would fill memory."""
     yaml = YAML(typ="safe", pure=pure)
     whole = yaml.compose(text)
     waiting, size = [whole] if whole else [], 0

@@ -162,8 +162,7 @@ def _native(array: NDArray[np.generic]) -> np.dtype[np.generic]:
 
 def open_tensors(path: Path, listed: Classes | None, known: Known, only: str) -> Tensors:
     """Open an archive whose arrays have the names of the inputs, or the array of the `only` input. One more has what
-    the task wants to know, such as `labels`. Where that is a score of each pair, the two samples of a pair lie along
-    the second axis."""
+    the task wants to know, such as `labels`. With a score of each pair, its two samples lie along the second axis."""
     if path.suffix not in ARRAY_SUFFIXES:
         raise bad_source(
             f"without samples.preprocessing, samples are arrays as the model takes them, and {path} is no .npz of "

@@ -26,8 +26,7 @@ Rows = NDArray[np.float64]
 
 class Truths(Protocol):
     def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
-        """Return what is known of a sample, in an array of one type and shape for all; `size` is the width and height
-        of its image."""
+        """Return what is known of a sample, in an array of one type and shape for all; `size` is that of its image."""
         ...
 
 

@@ -1,5 +1,4 @@
-"""The runtimes behind one protocol, and which one this machine has. Each has a module of its own, the only one that
-imports its library."""
+"""The runtimes behind one protocol, and which one this machine has. Each library is imported by one module alone."""
 
 import platform
 import re

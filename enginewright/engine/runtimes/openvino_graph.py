@@ -144,8 +144,7 @@ def _keep_quantized_pixels_out_of_sums(model: Any) -> None:
 
 def _give_products_one_reader(model: Any) -> None:
     """Put an operator behind a product whose result is quantized for some readers and exact for others, as between the
-    stages of ConvNeXt. OpenVINO otherwise applies the scales of the weights twice before the quantization, which then
-    returns zeros."""
+    stages of ConvNeXt. OpenVINO otherwise applies the scales of weights twice before it quantizes, and gets zeros."""
     for product in _nodes(model, PRODUCTS):
         readers = product.output(0).get_target_inputs()
         if len(readers) > 1 and any(port.get_node().get_type_name() == "FakeQuantize" for port in readers):
@@ -239,8 +238,7 @@ def _narrow_weights(convolution: Any) -> Any:
 
 def _lay_tokens_in_a_row(model: Any) -> None:
     """Lay tokens that stand in rows and columns, as in a Swin or a ConvNeXt, in a single row, for the same numbers.
-    OpenVINO fuses a bias, an activation and a rounding into an int8 product of matrices where the channels are the
-    third of three axes."""
+    OpenVINO fuses bias, activation and rounding into an int8 product where channels are the third of three axes."""
     done: set[str] = set()
     for node in model.get_ordered_ops():
         if node.get_name() not in done and _multiplies_tokens(node) and _is_rounded(node):
@@ -302,8 +300,7 @@ def _lay_in_a_row(chain: list[Any]) -> None:
 
 def _normalize_in_bf16(model: Any) -> None:
     """Let a normalization read and write bf16 where OpenVINO converts to float32 before it and back behind it, as
-    ONNX's LayerNormalization asks for. Its kernel sums in float32 all the same, and the two conversions take longer
-    than it does."""
+    ONNX's LayerNormalization asks for. Its kernel sums in float32 all the same, and the two conversions take longer."""
     bf16 = openvino().Type.bf16
     for norm in _nodes(model, {"MVN"}):
         given, readers = norm.input_value(0), norm.output(0).get_target_inputs()

@@ -211,8 +211,7 @@ class Meter:
                 pass
 
     def _of_each(self, batches: Iterable[Feeds]) -> Iterator[Arrays]:
-        """Yield the activations of each batch, while ONNX Runtime already computes those of the next, unless one thread
-        is all there is."""
+        """Yield the activations of each batch, while ONNX Runtime, on more than one thread, computes the next."""
         if self._cores == 1:
             yield from map(self._run, batches)
             return

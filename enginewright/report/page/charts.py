@@ -195,8 +195,7 @@ def draw_points(key: str, title: str, description: str, points: Sequence[Point],
 
 
 def unbeaten(items: Iterable[Item], figures: Callable[[Item], tuple[float, float]]) -> list[Item]:
-    """Return the items that no other beats in both figures, of which less is better: those with the least first one
-    come first."""
+    """Return the items that no other beats in both figures, of which less is better, by the first of them."""
     best: list[Item] = []
     for item in sorted(items, key=figures):
         if not best or figures(item)[1] < figures(best[-1])[1]:
