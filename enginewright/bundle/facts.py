@@ -19,7 +19,7 @@ from enginewright.engine.record import REPRODUCE, EngineRecord, read_engine, req
 from enginewright.engine.runtimes import INSTRUCTION_SETS
 from enginewright.graph.files import data_of
 from enginewright.measure.records import ENGINE, RUNS_FOR_P99, Measurement, Measurements, Verdict, baseline_title
-from enginewright.measure.timing import machine_problems
+from enginewright.measure.timing import broken_limits, machine_problems
 from enginewright.tasks.boxes import DISTINCT, PAIRS
 from enginewright.tasks.choose import class_of, task_of
 from enginewright.tasks.detection import Detection
@@ -119,6 +119,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "target": target,
         "batch": record.profile.batch,
         "benchmark": benchmark,
+        "why_noisy": broken_limits,
         "within": benchmark.within,
         "runtime": target.runtime.removesuffix("_rtx"),
         "rtx": target.runtime == "tensorrt_rtx",

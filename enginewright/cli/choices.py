@@ -138,6 +138,8 @@ def _prepare(choices: Choices, stated: preparation.Stated, taken: Taken, ask: pr
         if stated.text:
             _take_texts(choices.model or "", stated, taken)
     else:
+        if choices.task in ("detection", "segmentation") and not stated.values:  # a crop loses what is at the edges
+            stated = stated._replace(values={"resize_mode": "stretch"}, origin="the task, which is about whole images")
         samples["preprocessing"], origins = preparation.choose(stated, choices.size, ask)
         taken.origins.update({f"{preparation.PLACE}.{name}": origin for name, origin in origins.items()})
         if _trains(taken):

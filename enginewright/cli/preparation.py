@@ -167,8 +167,7 @@ def choose(stated: Stated, size: int | None, ask: Ask | None) -> tuple[dict[str,
     _require_possible(_filled(values), stated.origin)
     origins, guess = dict.fromkeys(values, f"from {stated.origin}"), f"{GUESS}{stated.unknown}"
     if size:
-        is_known = {"resize", "crop"} <= values.keys()
-        resize, crop = (longest_side(values["resize"]), longest_side(values["crop"])) if is_known else (8, 7)
+        resize, crop = (longest_side(_filled(values)[name]) for name in ("resize", "crop"))
         values |= {"resize": size * resize // crop, "crop": size}
         origins |= dict.fromkeys(("resize", "crop"), "from --size")
     matter = {"crop"} if "mean" in values else set(QUESTIONS)
@@ -189,7 +188,7 @@ def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
     channels = 1 if values.get("color") == "grey" else 3
     filled = {"mean": [0] * channels, "std": [1] * channels, "interpolation": "bilinear", **values}
     crop = filled.setdefault("crop", values.get("resize", SIZE))
-    if "resize" not in values and isinstance(crop, list):
+    if "resize" not in values and (isinstance(crop, list) or "resize_mode" in values):
         filled |= {"resize": crop, "resize_mode": "stretch"}
     elif "resize" not in values:  # an impossible crop is refused alone
         filled["resize"] = crop * 8 // 7 if isinstance(crop, int) else LARGEST_SIDE

@@ -53,8 +53,7 @@ def run_night(confidence: float, attempts: int) -> Status:
     judgement = judge(_measure, race, history, confidence, attempts)
     record(judgement, history, lambda: parse_hashes(LOCK.read_bytes(), str(LOCK)), start, revision)
     # The report with this night, and the gate, which may fail only if a threshold broke.
-    failed = any(judgement.found.broken.values()) or bool(judgement.unsure)
-    _dvc(allowed_to_fail=failed)
+    _dvc(allowed_to_fail=any(judgement.found.broken.values()) or bool(judgement.unsure))
     title, report = history.setting.title, "\n\n".join([*without_cures(), SUMMARY.read_text(encoding="utf-8")])
     summary = write_summary(judgement, history.nights(), title, confidence, report)
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):

@@ -242,8 +242,7 @@ class Detection(Task):
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Matches]:
         if (found := self._found(outputs)) is None:
             return []
-        matches = match_all(zip(found, (truth[place] for place in places), strict=True))
-        return [matches] * len(self.metrics)
+        return [match_all(zip(found, (truth[place] for place in places), strict=True))] * len(self.metrics)
 
     def agree(self, reference: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of sure boxes, of PyTorch and of the engine, that the other one has, too. It

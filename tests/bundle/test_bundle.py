@@ -975,6 +975,7 @@ def test_what_the_report_doubts_is_in_the_bundle_and_on_stderr(project):
         measured = found["precisions"][0]
         measured["validation"]["unsure"] = ["accuracy drop 0.10% may be above 0.20%: 2,000 samples would tell"]
         measured["benchmark"]["contention"].update(stolen=0.5)
+        measured["benchmark"]["ratios"][0].update(low=1.0, high=9.0)
 
     rewrite(project / "reports/measurements.json", doubt)
     apart = "fp32 and int8 cannot be told apart on this machine today"
@@ -984,8 +985,9 @@ def test_what_the_report_doubts_is_in_the_bundle_and_on_stderr(project):
     assert few.startswith("not sure, the samples are too few: accuracy drop 0.10% may be above 0.20%")
     assert told == apart
     assert stolen.startswith("its timings may be off: the host took 0.50 of")
-    section = (project / f"bundles/{MODEL}/README.md").read_text().partition("## What is in doubt\n\n")[2]
+    table, _, section = (project / f"bundles/{MODEL}/README.md").read_text().partition("## What is in doubt\n\n")
     assert section.startswith("".join(f"- {doubt}\n" for doubt in (few, told, stolen)))
+    assert "times as fast (1.00 to 9.00), but noisy |" in table
 
 
 def test_p99_of_few_calls_is_not_published(project):

@@ -148,6 +148,16 @@ def test_texts_are_not_taken_for_images(repository):
     assert not (repository / "dvc.yaml").exists()
 
 
+@pytest.mark.parametrize("task", ["detection", "segmentation"])
+def test_images_are_taken_whole_where_places_count(repository, task):
+    said, params = laid_out(repository, "--model", "nets:small", "--images", "photos", "--size", "96", "--task", task)
+    assert said[:2] == [
+        "  resize 96, crop 96: from --size",
+        "  resize_mode stretch: from the task, which is about whole images",
+    ]
+    assert (params.samples.preprocessing.resize, params.samples.preprocessing.crop) == ((96, 96), (96, 96))
+
+
 def test_torchvision_publishes_how_its_weights_want_images():
     stated = of_torchvision("resnet50")
     assert (stated.values["resize"], stated.values["crop"], stated.values["mean"]) == (232, 224, [0.485, 0.456, 0.406])

@@ -291,8 +291,7 @@ Content = MutableMapping[str, Any]
 
 def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
     """Lay the parameters that a file names over params.yaml, unless the result would not be valid."""
-    changes = read_content(recipe)
-    edit_params(lambda params: overlay(params, changes), str(recipe), params_file)
+    edit_params(lambda params: overlay(params, read_content(recipe)), str(recipe), params_file)
 
 
 def edit_params(change: Callable[[Content], None], whose: str, params_file: Path = PARAMS_FILE) -> None:
