@@ -213,7 +213,7 @@ class OneStage(nn.Module):
         super().__init__()
         self.backbone, self.head, self.anchor_generator = detector.backbone, detector.head, detector.anchor_generator
         self._kind, self._coder = type(detector), detector.box_coder
-        self._anchors: tuple[object, torch.Tensor] | None = None  # and what they are for
+        self._anchors: tuple[object, torch.Tensor] | None = None  # what they are for, and they themselves
 
     def forward(self, images: torch.Tensor) -> Detected:
         height, width = images.shape[-2:]
@@ -226,14 +226,16 @@ class OneStage(nn.Module):
 
     def _anchors_of(self, images: torch.Tensor, features: list[torch.Tensor]) -> torch.Tensor:
         """Return the anchors of one image, which are those of all, and constants of a graph: they depend on its size
-        alone. They are made on the CPU, from which nothing may be copied while calls are recorded as a CUDA graph."""
-        size, is_traced = images.shape[-2:], torch.compiler.is_compiling()
-        made_for = size, features[0].dtype, features[0].device
-        if self._anchors and self._anchors[0] == made_for and not is_traced:
-            return self._anchors[1]
-        (anchors,) = self.anchor_generator(ImageList(images, [tuple(size)]), features)
-        if not is_traced:
-            self._anchors = made_for, anchors
+        alone. torchvision makes them on the CPU, from which nothing may be copied while a CUDA graph is recorded."""
+        if torch.compiler.is_compiling():
+            return self._new_anchors(images, features)
+        made_for, kept = (images.shape[-2:], features[0].dtype, features[0].device), self._anchors
+        if kept is None or kept[0] != made_for:
+            self._anchors = kept = made_for, self._new_anchors(images, features)
+        return kept[1]
+
+    def _new_anchors(self, images: torch.Tensor, features: list[torch.Tensor]) -> torch.Tensor:
+        (anchors,) = self.anchor_generator(ImageList(images, [tuple(images.shape[-2:])]), features)
         return cast(torch.Tensor, anchors)
 
     def _corners(self, found: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from enginewright.core.text import counted
 from enginewright.data.feeds import Feeds
 from enginewright.graph.shapes import Shapes, as_ir, shapes_for
 from enginewright.precision.dialect import Dialect
-from enginewright.precision.fusion import ACTIVATIONS
+from enginewright.precision.fusion import ACTIVATIONS, readers_of
 from enginewright.precision.placement import (
     PRODUCTS,
     axes_of,
@@ -32,8 +32,8 @@ SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits 
 OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
 OF_TOKENS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization"}
 NORMALIZATIONS = OF_TOKENS | {"GroupNormalization"}
-MOVES = {"Reshape", "Transpose", "Squeeze", "Unsqueeze"}
-PASSED_ON = {"Cast", "Identity", "Dropout"} | MOVES
+PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
+BETWEEN_FACTORS = ACTIVATIONS | PASSED_ON | {"Expand", "Flatten"}
 # Before a normalization, Swin joins four neighbours to one token, and ConvNeXt takes the mean of all places.
 STREAM = {"Add", "Concat", "GlobalAveragePool", "ReduceMean", "Slice", "Split"} | PASSED_ON
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
@@ -81,31 +81,33 @@ def nodes_in_floats(
 
 def slow_in_bytes(model: onnx.ModelProto) -> dict[str, str]:
     """Return what TensorRT computes no faster in bytes. On an H200, 10.6 ran each depthwise convolution in float16 all
-    the same, behind a rounding of its own; 8.6 does not build one (github.com/NVIDIA/TensorRT/issues/4060). Squeezing
-    and exciting takes hardly any time, and four roundings as much."""
-    graph, found = as_ir(model).graph, dict[str, str]()
-    for node in graph:
+    the same, behind a rounding of its own; 8.6 refused one (github.com/NVIDIA/TensorRT/issues/4060). Squeezing and
+    exciting takes hardly any time, and four roundings as much."""
+    found = dict[str, str]()
+    for node in as_ir(model).graph:
         if is_depthwise(node):
-            found[node.name or ""] = "TensorRT has no kernel in bytes for a depthwise convolution"
-        if is_average(node) and node.op_type != "AveragePool":  # which averages a few pixels each
+            found[node.name or ""] = "TensorRT 10.6 computes a depthwise convolution in floats all the same"
+        if is_average(node):
             why = "it makes a factor for each channel, which is hardly any work"
-            found |= {each.name or "": why for each in _making_factors(node, graph)}
+            found |= {each.name or "": why for each in _making_factors(node)}
     return found
 
 
-def _making_factors(average: ir.Node, graph: ir.Graph) -> list[ir.Node]:
-    """Return the average of an image and the products that make factors of it, by which the image is multiplied; none
+def _making_factors(average: ir.Node) -> list[ir.Node]:
+    """Return what averages an image and the products that make factors of it, by which this image is multiplied; none
     where it leads to anything else."""
     branch, is_multiplied = [average], False
-    for node in graph:
-        read = [_maker(value) in branch for value in node.inputs if value is not None and value.const_value is None]
-        if node.op_type == "Mul" and any(read) and not all(read):
-            is_multiplied = True
-        elif any(read) and node.op_type not in PRODUCTS | ACTIVATIONS | MOVES:
-            return []
-        elif any(read):
-            branch.append(node)
-    return [node for node in branch if node is average or node.op_type in PRODUCTS] if is_multiplied else []
+    for node in branch:  # which grows
+        for reader in readers_of(node):
+            is_weighted = reader.op_type in PRODUCTS and constant_at(reader) is not None
+            if reader.op_type == "Mul" and average.inputs[0] in reader.inputs:
+                is_multiplied = True
+            elif not is_weighted and reader.op_type not in BETWEEN_FACTORS:
+                return []
+            elif reader not in branch:
+                branch.append(reader)
+    is_returned = any(value.is_graph_output() for node in branch for value in node.outputs)
+    return [node for node in branch if node.op_type not in BETWEEN_FACTORS] if is_multiplied and not is_returned else []
 
 
 def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict[str, str]:

@@ -101,7 +101,8 @@ def test_each_node_comes_with_a_reason():
 
 
 BLOCK = """<ir_version: 8, opset_import: ["" : 20]> g (float[N,32,8,8] x, float[32,1,3,3] d, float[8,32,1,1] w,
-    float[32,8,1,1] v, float[16,32,1,1] p) => (float[N,16] y) <float[1] one = {1.0}, int64[2] sides = {2, 3}>
+    float[32,8,1,1] v, float[16,32,1,1] p, float[16,16,1,1] h, float[N,16,1,1] told)
+    => (float[N,16] y) <float[1] one = {1.0}, int64[2] sides = {2, 3}>
 {
     [depthwise] deep = Conv <group = 32, pads = [1,1,1,1]> (x, d)
     [average] mean = GlobalAveragePool (deep)
@@ -111,18 +112,22 @@ BLOCK = """<ir_version: 8, opset_import: ["" : 20]> g (float[N,32,8,8] x, float[
     [excite] many = Conv (bent, v)
     [flat] row = Squeeze (many, sides)
     [sigmoid] sure = Sigmoid (row)
-    [image] factor = Unsqueeze (sure, sides)
+    [column] wide = Unsqueeze (sure, sides)
+    [size] size = Shape (deep)
+    [expanded] factor = Expand (wide, size)
     [twice] scaled = Mul (factor, one)
     [excited] image = Mul (deep, scaled)
     [project] flat = Conv (image, p)
     [last] pooled = GlobalAveragePool (flat)
-    [rows] y = Flatten (pooled)
+    [head] many_rows = Conv (pooled, h)
+    [weighed] other = Mul (many_rows, told)
+    [rows] y = Flatten (other)
 }"""
 
 
 def test_tensorrt_alone_leaves_depthwise_convolutions_and_squeezed_branches_in_floats():
     graph = onnx.parser.parse_model(BLOCK)
-    weights = [each for each in graph.graph.input if each.name != "x"]
+    weights = [each for each in graph.graph.input if each.name not in ("x", "told")]
     for each in weights:
         shape = [dim.dim_value for dim in each.type.tensor_type.shape.dim]
         graph.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), each.name))
