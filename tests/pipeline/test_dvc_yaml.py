@@ -409,8 +409,10 @@ def test_what_dvc_reads_itself_is_written_into_a_short_file(tmp_path, text, adde
 
 
 def test_a_model_registry_finds_the_engines_of_a_version(tmp_path, monkeypatch):
-    (artifacts,) = Repo(ROOT).artifacts.read().values()
-    assert artifacts["engines"].path == "artifacts/engines"
+    repo = Repo(ROOT)
+    (artifacts,) = repo.artifacts.read().values()
+    assert {name: one.path for name, one in artifacts.items()} == {"engines": "artifacts/engines", "bundles": "bundles"}
+    assert not repo.dvcignore.is_ignored_dir(str(ROOT / "bundles"))
     made = "cmd: 'mkdir -p artifacts/engines/${item} && echo ${item} > artifacts/engines/${item}/engine'"
     stages = f"{{build: {{foreach: [fp32, int8], do: {{{made}, outs: ['artifacts/engines/${{item}}']}}}}}}"
     registry, git = tmp_path / "registry", ("git", "-c", "user.name=a", "-c", "user.email=a@b")
