@@ -13,11 +13,11 @@ from enginewright.core.params.model import BoxesParams
 from enginewright.data.feeds import Feeds
 from enginewright.data.sample_set import TOKENIZER, Manifest
 from enginewright.engine.machine import Target
-from enginewright.engine.record import RECORD, REPRODUCE, WEIGHTS, EngineRecord
+from enginewright.engine.record import RECORD, REPRODUCE, TUNED_GRAPH, WEIGHTS, EngineRecord, Variant
 from enginewright.engine.runtimes import load_runtime
 from enginewright.engine.tools import reproduce_script
 from enginewright.graph.files import data_of, graph_bytes, graph_files, graph_sha256
-from enginewright.graph.onnx_file import load_graph, sha256_without_weights
+from enginewright.graph.onnx_file import load_graph, save_graph, sha256_without_weights
 from enginewright.graph.read_interface import read_blueprint
 
 
@@ -88,3 +88,16 @@ def _write(record: EngineRecord, onnx: str, folder: Path) -> None:
     if RUNTIMES[record.target.runtime].is_tensorrt:
         (folder / REPRODUCE).write_text(reproduce_script(record, onnx), encoding="utf-8")
     record.write(folder / RECORD)
+
+
+def build_variant(graph: DescribedGraph, target: Target, variant: Variant, folder: Path) -> EngineRecord:
+    """Build an engine as a variant says. Its graph, if that is another one, is written beside the folder."""
+    if variant.changes:
+        from enginewright.graph.passes import changed_by
+        from enginewright.graph.passes.find import remove_unused
+        from enginewright.graph.passes.for_one_compiler import TO_TRY
+
+        asked, changed = load_graph(graph.onnx), folder.with_name(TUNED_GRAPH)
+        save_graph(changed_by(asked, *(TO_TRY[name] for name in variant.changes), remove_unused) or asked, changed)
+        graph = replace(graph, tuned=changed)
+    return build_engine(graph, target, variant.build, folder)

@@ -11,14 +11,13 @@ from enginewright.core.params.all import Params
 from enginewright.core.params.build import BuildParams
 from enginewright.core.user_files import user_plugins
 from enginewright.data.sample_set import TOKENIZER, SampleSet, checked_feeds
-from enginewright.engine.build import DescribedGraph, build_engine, keep_engine
+from enginewright.engine.build import DescribedGraph, build_engine, build_variant, keep_engine
 from enginewright.engine.machine import Target, lacking
 from enginewright.engine.record import REFUSED, EngineRecord, Refusal, TuningPlan
 from enginewright.engine.tools import write_comparison
 from enginewright.graph.onnx_file import load_graph, sha256_without_weights
 from enginewright.graph.passes.for_one_compiler import TO_TRY
 from enginewright.measure.timing import whole_machine
-from enginewright.pipeline.tune import TuningSearch, build_variant
 from enginewright.precision.cure import CURE, Cure
 from enginewright.targets.ray_cluster import whole_node
 
@@ -90,6 +89,8 @@ def tuned(graph: DescribedGraph, target: Target, asked: BuildParams, given: byte
         if tuning:
             record = build_variant(graph, target, tuning.best, engine)
         elif plan.seconds:
+            from enginewright.pipeline.tune import TuningSearch
+
             samples = SampleSet.open(paths.calibration).fed_to(asked)
             engine, record, tuning = TuningSearch(graph, target, plan, samples, scratch).run(asked, graph_sha256)
             tuning.write(paths.tuned / f"{graph.precision}.json")

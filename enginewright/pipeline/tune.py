@@ -18,14 +18,13 @@ from enginewright.core.errors import EnginewrightError
 from enginewright.core.params.build import BuildParams, Range
 from enginewright.data.feeds import Outputs
 from enginewright.data.sample_set import SampleSet, checked_feeds
-from enginewright.engine.build import DescribedGraph, build_engine
+from enginewright.engine.build import DescribedGraph, build_variant
 from enginewright.engine.engine import open_engine
 from enginewright.engine.machine import FoundHere, Machine, Target
-from enginewright.engine.record import TUNED_GRAPH, EngineRecord, Speedup, Tried, Tuning, TuningPlan, Variant
+from enginewright.engine.record import EngineRecord, Speedup, Tried, Tuning, TuningPlan, Variant
 from enginewright.engine.runtimes import describe_machine, load_runtime
-from enginewright.graph.onnx_file import load_graph, save_graph
+from enginewright.graph.onnx_file import load_graph
 from enginewright.graph.passes import changed_by
-from enginewright.graph.passes.find import remove_unused
 from enginewright.graph.passes.for_one_compiler import TO_TRY
 from enginewright.measure.agreement import distance
 from enginewright.measure.comparison import SpeedChange, combine
@@ -230,12 +229,3 @@ def is_faster(times: Speedup | None, slower_at: Sequence[int]) -> bool:
 def median_compute(calls: Sequence[Call]) -> float:
     """Return the seconds without copies, where a device measured them."""
     return median(call.seconds if call.compute is None else call.compute for call in calls)
-
-
-def build_variant(graph: DescribedGraph, target: Target, variant: Variant, folder: Path) -> EngineRecord:
-    """Build an engine as a variant says. Its graph, if that is another one, is written beside the folder."""
-    if variant.changes:
-        asked, changed = load_graph(graph.onnx), folder.with_name(TUNED_GRAPH)
-        save_graph(changed_by(asked, *(TO_TRY[name] for name in variant.changes), remove_unused) or asked, changed)
-        graph = replace(graph, tuned=changed)
-    return build_engine(graph, target, variant.build, folder)
