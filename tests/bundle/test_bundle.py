@@ -519,6 +519,8 @@ def test_the_cpp_example_compiles_against_stand_in_headers(request, runtime):
     library = "tensorrt_rtx" if runtime == "rtx" else "nvinfer"
     cmake = (bundle / "cpp/CMakeLists.txt").read_text()
     assert f"find_library(TENSORRT_LIBRARY {library} " in cmake
+    built = re.findall(r"(?:-B|--build) (\S+)", cmake)  # outside the bundle, as verify.py wants no other files in it
+    assert built == [f"/tmp/{bundle.name}"] * 2
     registers = "initLibNvInferPlugins(&logger, " in (bundle / "cpp/main.cpp").read_text()
     assert registers == ("nvinfer_plugin" in cmake) == (runtime != "rtx")
 
