@@ -17,7 +17,7 @@ from enginewright.cli.environment import Side, read_runs, write_runs
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import CONVERTED, VALIDATION_SAMPLES, Record, scratch_folder, templates_in
 from enginewright.core.params.all import Params
-from enginewright.data.feeds import errors_of_samples, middle_of
+from enginewright.data.feeds import Outputs, errors_of_samples, middle_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import Speedup
@@ -203,7 +203,7 @@ class Judging:
         pairs = zip(expected, outputs[: len(self.feeds)], strict=True)
         errors = [distance(*self.task.comparable(*pair)) for pair in pairs]
         of_samples = zip(self.exact, outputs[len(self.feeds) :], strict=True)
-        losses = [errors_of_samples(*self.task.comparable(*pair)) for pair in of_samples]
+        losses = [worst_of_outputs(*self.task.comparable(*pair)) for pair in of_samples]
         return Outcomes(None, max(errors), np.concatenate(losses) if losses else np.empty(0))
 
     @contextmanager
@@ -228,6 +228,12 @@ class Judging:
         interval = median_interval(np.array(ratios), self.confidence, self.rng)
         middle, low, high = in_other_copies(Factor(median(ratios), *interval))
         return Speedup(middle=middle, low=low, high=high)
+
+
+def worst_of_outputs(exact: Outputs, got: Outputs) -> NDArray[np.float64]:
+    """Return the largest relative error of each sample: in one norm, boxes in pixels would drown scores."""
+    errors = [errors_of_samples({name: values}, {name: got[name]}) for name, values in exact.items()]
+    return np.asarray(np.max(errors, axis=0))
 
 
 def in_words(judged: Judged) -> str:

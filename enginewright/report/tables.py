@@ -40,7 +40,7 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
 
 
 def with_interval(times: Factor | Ratio) -> str:
-    """Write a factor, or a dash where something is compared with itself."""
+    """Write a factor, or a dash for one of exactly 1 to 1, as of an engine beside itself."""
     return "-" if times.low == times.high == 1 else f"{times.median:.2f} ({times.low:.2f} to {times.high:.2f})"
 
 
