@@ -35,10 +35,9 @@ def take_out_rounding(model: ir.Model) -> bool:
     insert, found = Inserter(model), find_nodes(model, "DequantizeLinear")
     for node in found:
         maker = node.inputs[0].producer() if node.inputs[0] else None
-        if maker and maker.op_type == "QuantizeLinear":
-            turn_into(node, "Identity", [_within_its_range(maker, insert)])
-            continue
-        if (floats := _constant_floats(node, insert)) is None:
+        pair = pair_before(node.outputs[0])
+        floats = _within_its_range(pair.quantize, insert) if pair else _constant_floats(node, insert)
+        if floats is None:
             raise EnginewrightError(
                 f"{node.name or node.outputs[0].name} dequantizes what {maker.op_type if maker else 'an input'} makes, "
                 "and only pairs of QuantizeLinear and DequantizeLinear can be taken out: let the quantizer write QDQ"
@@ -63,8 +62,7 @@ def _within_its_range(node: ir.Node, insert: Inserter) -> ir.Value | None:
     quantizer leaves out a Relu or Clip that the range stands for."""
     value, scales, zeros = node.inputs[0], constant_of(node.inputs[1]), constant_of((*node.inputs, None)[2]) or [0]
     stored = node.outputs[0].dtype or ir.DataType.UINT8
-    if scales and all(zero == LOWEST.get(stored) for zero in zeros) and not _is_never_negative(value):
-        assert value is not None
+    if value and scales and all(zero == LOWEST.get(stored) for zero in zeros) and not _is_never_negative(value):
         kind = value.dtype or ir.DataType.FLOAT
         most = max(scales) * (2**stored.bitwidth - 1)
         ends = [insert.constant(node, f"{value.name}.{end}", kind.numpy().type(end)) for end in (0, most)]
@@ -150,19 +148,17 @@ def round_at_relus(twice: bool, model: ir.Model) -> bool:
 
 def dequantize_biases(model: ir.Model) -> bool:
     """Write biases of 32 bits, as ONNX Runtime's quantizer makes them, as floats. TensorRT's parser refuses them."""
-    insert, modified = Inserter(model), False
-    for node in find_nodes(model, "DequantizeLinear"):
-        is_wide = node.inputs[0] is not None and node.inputs[0].dtype == ir.DataType.INT32
-        if is_wide and (floats := _constant_floats(node, insert)) is not None:
-            node.outputs[0].replace_all_uses_with(floats)
-            modified = True
+    insert, nodes = Inserter(model), find_nodes(model, "DequantizeLinear")
+    wide = [node for node in nodes if node.inputs[0] and node.inputs[0].dtype == ir.DataType.INT32]
+    found = [(node, floats) for node in wide if (floats := _constant_floats(node, insert))]
+    for node, floats in found:
+        node.outputs[0].replace_all_uses_with(floats)
     remove_unused(model)
-    return modified
+    return bool(found)
 
 
 def sign_bytes(model: ir.Model) -> bool:
-    """Let signed bytes stand for unsigned ones whose zero is 128, which TensorRT lacks. Those that anything but a
-    DequantizeLinear reads stay."""
+    """Let signed bytes stand for unsigned ones around 128, which TensorRT lacks, unless something else reads those."""
     insert, (quantizing, others) = Inserter(model), (find_nodes(model, name) for name in ROUNDING)
     together = [[node, *readers_of(node)] for node in quantizing if not node.outputs[0].is_graph_output()]
     together += [[node] for node in others if node.inputs[0] and node.inputs[0].const_value]
