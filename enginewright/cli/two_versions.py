@@ -3,11 +3,11 @@ safe, slower or less accurate, and which cures are needed."""
 
 import json
 import math
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+from subprocess import PIPE, Popen
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from enginewright.cli.environment import Side, read_runs, write_runs
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.files import CONVERTED, VALIDATION_SAMPLES, Record, scratch_folder, templates_in
 from enginewright.core.params.all import Params
-from enginewright.data.feeds import errors_of_samples, middle_of
+from enginewright.data.feeds import Outputs, errors_of_samples, middle_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
 from enginewright.engine.record import Speedup
@@ -44,9 +44,7 @@ class OtherPython:
 
     def __init__(self, python: str, runtime: str) -> None:
         self.python = python
-        self.process = subprocess.Popen(
-            [python, "-m", Side.__module__, runtime], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = Popen([python, "-m", Side.__module__, runtime], stdin=PIPE, stdout=PIPE, text=True)
 
     def ask(self, what: str, **given: Any) -> Any:
         assert self.process.stdin
@@ -112,8 +110,8 @@ def judge_upgrade(old: str, new: str, params: Params, confidence: float, say: Ca
             say(in_words(judged[-1]))
     page = templates_in(Path(__file__).parent).get_template("upgrade.md.j2")
     PAGE.parent.mkdir(exist_ok=True)
-    facts = {"machines": machines, "judged": judged, "confidence": confidence, "in_words": in_words}
-    PAGE.write_text(page.render(facts), encoding="utf-8")
+    written = page.render(machines=machines, judged=judged, confidence=confidence, in_words=in_words)
+    PAGE.write_text(written, encoding="utf-8")
     return judged
 
 
@@ -128,12 +126,11 @@ class Judging:
         samples, how = SampleSet.open(VALIDATION_SAMPLES), params.model
         known = samples.manifest
         self.task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)
-        build = params.build
         self.build = self._build_at(None)
-        self.feeds = feeds_for(samples, read_blueprint(converted / "model.onnx", build))
-        count, batch = min(JUDGED, len(samples)), build.profile.batch.max
+        self.feeds = feeds_for(samples, read_blueprint(converted / "model.onnx", params.build))
+        count, batch = min(JUDGED, len(samples)), params.build.profile.batch.max
         places = [np.arange(start, start + batch) % max(count, 1) for start in range(0, count, batch)]
-        self.samples = [samples.fed_to(build).read_at(each) for each in places]
+        self.samples = [samples.fed_to(params.build).read_at(each) for each in places]
         exact = run_as_written(Path("artifacts/simplified/model.onnx"))
         self.exact = [exact(samples.read_at(each)) for each in places]
 
@@ -141,9 +138,8 @@ class Judging:
         return self.params.build.at_level(level).model_dump(mode="json", by_alias=True)
 
     def judge(self) -> Judged:
-        uncured = self.converted / UNCURED
         with scratch_folder() as scratch:
-            graph = uncured if self.cure else self.converted / "model.onnx"
+            graph = self.converted / (UNCURED if self.cure else "model.onnx")
             found = {name: self._built(name, graph, scratch / name) for name in self.sides}
             speed = None if any(each.why for each in found.values()) else self._raced(scratch)
             cure = self._cure(found, scratch)
@@ -200,10 +196,9 @@ class Judging:
         except RefusedThereError as error:
             return Outcomes(str(error), math.inf, np.empty(0))
         outputs, expected = read_runs(folder / "outputs.npz"), map(run_as_written(folder / "model.onnx"), self.feeds)
-        pairs = zip(expected, outputs[: len(self.feeds)], strict=True)
-        errors = [distance(*self.task.comparable(*pair)) for pair in pairs]
-        of_samples = zip(self.exact, outputs[len(self.feeds) :], strict=True)
-        losses = [errors_of_samples(*self.task.comparable(*pair)) for pair in of_samples]
+        pairs = [self.task.comparable(*pair) for pair in zip([*expected, *self.exact], outputs, strict=True)]
+        errors = [distance(*pair) for pair in pairs[: len(self.feeds)]]
+        losses = [worst_of_outputs(*pair) for pair in pairs[len(self.feeds) :]]
         return Outcomes(None, max(errors), np.concatenate(losses) if losses else np.empty(0))
 
     @contextmanager
@@ -228,6 +223,12 @@ class Judging:
         interval = median_interval(np.array(ratios), self.confidence, self.rng)
         middle, low, high = in_other_copies(Factor(median(ratios), *interval))
         return Speedup(middle=middle, low=low, high=high)
+
+
+def worst_of_outputs(exact: Outputs, got: Outputs) -> NDArray[np.float64]:
+    """Return the largest relative error of each sample: in one norm, boxes in pixels would drown scores."""
+    errors = [errors_of_samples({name: values}, {name: got[name]}) for name, values in exact.items()]
+    return np.asarray(np.max(errors, axis=0))
 
 
 def in_words(judged: Judged) -> str:

@@ -35,10 +35,9 @@ def take_out_rounding(model: ir.Model) -> bool:
     insert, found = Inserter(model), find_nodes(model, "DequantizeLinear")
     for node in found:
         maker = node.inputs[0].producer() if node.inputs[0] else None
-        if maker and maker.op_type == "QuantizeLinear":
-            turn_into(node, "Identity", [_within_its_range(maker, insert)])
-            continue
-        if (floats := _constant_floats(node, insert)) is None:
+        pair = pair_before(node.outputs[0])
+        floats = _within_its_range(pair.quantize, insert) if pair else _constant_floats(node, insert)
+        if floats is None:
             raise EnginewrightError(
                 f"{node.name or node.outputs[0].name} dequantizes what {maker.op_type if maker else 'an input'} makes, "
                 "and only pairs of QuantizeLinear and DequantizeLinear can be taken out: let the quantizer write QDQ"
@@ -62,11 +61,10 @@ def _within_its_range(node: ir.Node, insert: Inserter) -> ir.Value | None:
     """Return what a QuantizeLinear reads; between the ends of its range, where that begins at zero: ONNX Runtime's
     quantizer leaves out a Relu or Clip that the range stands for."""
     value, scales, zeros = node.inputs[0], constant_of(node.inputs[1]), constant_of((*node.inputs, None)[2]) or [0]
-    lowest = LOWEST.get(node.outputs[0].dtype or ir.DataType.UINT8)
-    if scales and all(zero == lowest for zero in zeros) and not _is_never_negative(value):
-        assert value is not None
+    stored = node.outputs[0].dtype or ir.DataType.UINT8
+    if value and scales and all(zero == LOWEST.get(stored) for zero in zeros) and not _is_never_negative(value):
         kind = value.dtype or ir.DataType.FLOAT
-        most = max(scales) * (255 if lowest in (0, -128) else 65535)
+        most = max(scales) * (2**stored.bitwidth - 1)
         ends = [insert.constant(node, f"{value.name}.{end}", kind.numpy().type(end)) for end in (0, most)]
         node.replace_input_with(0, insert.node(node, "Clip", [value, *ends], f"{value.name}.in.range"))
     return node.inputs[0]
@@ -83,11 +81,12 @@ def _is_never_negative(value: ir.Value | None) -> bool:
     return maker.op_type in KEEP_SIGNS and all(map(_is_never_negative, read))
 
 
-# Put Q/DQ nodes where a compiler has a kernel. None of this changes a value: what is rounded stays as it is if it is
+# Put Q/DQ nodes where a compiler has a kernel. None of this changes a float: what is rounded stays as it is if it is
 # rounded again, and a Relu, or what passes numbers on, may come before that or behind it.
 
-MOVED_OVER = PASSED_ON - {"Pad", "Split"}
+MOVED_OVER = PASSED_ON - {"Pad", "Split"}  # what a Pad adds may lie between two steps, and a Split has several results
 READ_AS_BYTES = PASSED_ON | PRODUCTS | {"Add"}
+ROUNDING = ("QuantizeLinear", "DequantizeLinear")
 UNSIGNED = (ir.DataType.UINT8, ir.DataType.UINT16)
 
 
@@ -96,12 +95,12 @@ def as_compiler_takes(model: onnx.ModelProto, precision: str, dialect: Dialect) 
     is_tensorrt = dialect.compiler == "tensorrt"
     others = (dequantize_biases, sign_bytes) if is_tensorrt else (round_early,)
     made = changed_by(model, *others, partial(round_at_relus, dialect.compiler == "cpu")) or model
-    zeros = {node.name or "": _zero(node) for node in ir.from_proto(made).graph if node.op_type == "DequantizeLinear"}
+    zeros = {node.name or "": _zero(node) for node in as_ir(made).graph if node.op_type == "DequantizeLinear"}
     uneven = [name for name, (kind, found) in zeros.items() if found != {0} or kind in UNSIGNED]
     if is_tensorrt and uneven:
         raise EnginewrightError(
             f"precisions.{precision}.from: TensorRT takes no zero points and no unsigned bytes, which the model has at "
-            f"{first_few(uneven)}: quantize it symmetrically to int8, or set this to searched or calibrated"
+            f"{first_few(uneven)}: quantize it symmetrically to {precision}, or set this to searched or calibrated"
         )
     return made
 
@@ -139,7 +138,8 @@ def round_at_relus(twice: bool, model: ir.Model) -> bool:
         if twice and is_product and behind and not before and _zero(behind.quantize) == (ir.DataType.INT8, {0}):
             node.replace_input_with(0, _rounded(value, behind, insert))
             modified = True
-        if not twice and before and behind and before.serves(node) and _grid(before) == _grid(behind):
+        is_same = before and behind and before.serves(node) and _grid(before) == _grid(behind)
+        if not twice and before and is_same and not result.is_graph_output():
             node.replace_input_with(0, before.exact)
             modified = True
     remove_unused(model)
@@ -148,31 +148,42 @@ def round_at_relus(twice: bool, model: ir.Model) -> bool:
 
 def dequantize_biases(model: ir.Model) -> bool:
     """Write biases of 32 bits, as ONNX Runtime's quantizer makes them, as floats. TensorRT's parser refuses them."""
-    insert = Inserter(model)
-    for node in find_nodes(model, "DequantizeLinear"):
-        is_wide = node.inputs[0] is not None and node.inputs[0].dtype == ir.DataType.INT32
-        if is_wide and (floats := _constant_floats(node, insert)) is not None:
-            node.outputs[0].replace_all_uses_with(floats)
-    return remove_unused(model)
+    insert, nodes = Inserter(model), find_nodes(model, "DequantizeLinear")
+    wide = [node for node in nodes if node.inputs[0] and node.inputs[0].dtype == ir.DataType.INT32]
+    found = [(node, floats) for node in wide if (floats := _constant_floats(node, insert))]
+    for node, floats in found:
+        node.outputs[0].replace_all_uses_with(floats)
+    remove_unused(model)
+    return bool(found)
 
 
 def sign_bytes(model: ir.Model) -> bool:
-    """Let signed bytes stand for unsigned ones whose zero is 128, which TensorRT lacks."""
-    insert, nodes = Inserter(model), [*find_nodes(model, "QuantizeLinear"), *find_nodes(model, "DequantizeLinear")]
-    for node in [node for node in nodes if _zero(node) == (ir.DataType.UINT8, {128})]:
+    """Let signed bytes stand for unsigned ones around 128, which TensorRT lacks, unless something else reads those."""
+    insert, (quantizing, others) = Inserter(model), (find_nodes(model, name) for name in ROUNDING)
+    together = [[node, *readers_of(node)] for node in quantizing if not node.outputs[0].is_graph_output()]
+    together += [[node] for node in others if node.inputs[0] and node.inputs[0].const_value]
+    found = [node for nodes in together if all(map(_is_around_128, nodes)) for node in nodes]
+    for node in found:
         for place, value in enumerate(node.inputs):
             if value and value.const_value and value.dtype == ir.DataType.UINT8:
                 signed = (array_of(value).astype(np.int16) - 128).astype(np.int8)
                 node.replace_input_with(place, insert.constant(node, f"{value.name}.signed", signed))
         if node.op_type == "QuantizeLinear":
+            node.attributes.pop("output_dtype", None)
             node.outputs[0].dtype = ir.DataType.INT8
-    return remove_unused(model)
+    remove_unused(model)
+    return bool(found)
+
+
+def _is_around_128(node: ir.Node) -> bool:
+    return node.op_type in ROUNDING and _zero(node) == (ir.DataType.UINT8, {128})
 
 
 def _zero(node: ir.Node) -> tuple[ir.DataType | None, set[Any]]:
-    """Return the type of the zero points of a Q/DQ node, and what they are."""
+    """Return the type of the bytes of a Q/DQ node, which its zero points share, and what those are."""
     zero = (*node.inputs, None, None)[2]
-    return (zero.dtype if zero else None), set(constant_of(zero) or [0])
+    stored = zero or (node.outputs if node.op_type == "QuantizeLinear" else node.inputs)[0]
+    return (stored.dtype if stored else None), set(constant_of(zero) or [0])
 
 
 def _grid(pair: Pair) -> tuple[object, ...] | None:
@@ -185,9 +196,9 @@ def _pair_behind(node: ir.Node) -> Pair | None:
     """Return the nodes that round what a node makes, if nothing else reads it."""
     reader = only_reader(node.outputs[0]) if len(node.outputs) == 1 else None
     pairs = [Pair(reader[0], each) for each in readers_of(reader[0])] if reader else []
-    is_rounded = all(pair.dequantize.op_type == "DequantizeLinear" and _grid(pair) for pair in pairs)
+    are_pairs = all(pair.dequantize.op_type == "DequantizeLinear" and _grid(pair) for pair in pairs)
     is_returned = any(value.is_graph_output() for pair in pairs for each in pair for value in each.outputs)
-    return pairs[0] if pairs and is_rounded and not is_returned else None
+    return pairs[0] if pairs and are_pairs and not is_returned else None
 
 
 def _rounded(value: ir.Value | None, like: Pair, insert: Inserter) -> ir.Value:
@@ -223,6 +234,7 @@ def _why_unfused(node: ir.Node, exact_sums: bool) -> str | None:
         return "what a product makes for a sum alone is rounded before that"
     behind = _pair_behind(node)
     readers = {each.op_type for back in readers_of(behind.quantize) for each in readers_of(back)} if behind else set()
-    if readers and readers <= ACTIVATIONS - {"Mul", "Relu"}:
-        return f"a product is rounded before its {first_few(sorted(readers))}"
+    activations = sorted(readers - {"Mul"})  # which a SiLU has, too
+    if activations and readers <= ACTIVATIONS - {"Relu"}:
+        return f"a product is rounded before its {first_few(activations)}"
     return None

@@ -31,8 +31,7 @@ def facts(found: Mapping[str, Any]) -> pd.DataFrame:
         listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
         return "-" if listed in ("", None, {}) else str(listed)
 
-    rows = [(place, written(value)) for place, value in flat(found)]
-    return pd.DataFrame(rows, columns=["name", "value"]).set_index("name")
+    return _frame({place: {"value": written(value)} for place, value in flat(found)}, index="name")
 
 
 def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:
@@ -40,7 +39,7 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
 
 
 def with_interval(times: Factor | Ratio) -> str:
-    """Write a factor, or a dash where something is compared with itself."""
+    """Write a factor, or a dash for one of exactly 1 to 1, as of an engine beside itself."""
     return "-" if times.low == times.high == 1 else f"{times.median:.2f} ({times.low:.2f} to {times.high:.2f})"
 
 
@@ -58,13 +57,11 @@ def device(machine: Machine) -> str:
 def overview(findings: Findings) -> pd.DataFrame:
     rows = {}
     for entry in findings.precisions:
-        validation = entry.validation
+        validation, race = entry.validation, findings.race
         rows[entry.precision] = {
             "verdict": verdict_on(findings, entry),
             f"times {baseline_title(findings.baselines[0])}": with_interval(findings.quoted(entry)),
-            f"ms per batch of\N{NO-BREAK SPACE}{findings.race.batch}": (
-                f"{findings.race.milliseconds[entry.precision]:.2f}"
-            ),
+            f"ms per batch of\N{NO-BREAK SPACE}{race.batch}": f"{race.milliseconds[entry.precision]:.2f}",
             validation.metric: engine_metric(validation),
             "same answer": f"{validation.agreement.share:.2%}" if validation.agreement else "-",
             "relative error": f"{validation.engine_against_pytorch.relative:.1e}",
@@ -115,13 +112,11 @@ def blame_table(findings: Findings) -> pd.DataFrame:
 def executed_table(findings: Findings) -> pd.DataFrame:
     rows = {}
     for entry in findings.precisions:
-        engine = entry.engine
-        if not engine.layers_are_known:
-            others = "-"
-        elif len(engine.not_as_asked) == len(engine.compute_layers):
-            others = "all"
-        else:  # a fused layer has the last of its names
+        engine, others = entry.engine, "-"
+        if engine.layers_are_known:  # a fused layer has the last of its names
             others = first_few([layer.name.split(",")[-1] for layer in engine.not_as_asked]) or "none"
+            if len(engine.not_as_asked) == len(engine.compute_layers):
+                others = "all"
         counts = ", ".join(f"{count} {name}" for name, count in engine.executed.items())
         rows[entry.precision] = {
             "compute layers executed as": counts or "not known",
@@ -138,9 +133,7 @@ def explain_tf32(findings: Findings) -> str:
 
 
 def race_table(findings: Findings) -> pd.DataFrame:
-    """Give the race of all engines, which decides: how many times as fast as the baseline each is, and how many times
-    as fast as it the fastest is."""
-
+    """Give the race of all engines, which decides, with each beside the baseline and the fastest beside each."""
     race, fastest = findings.race, findings.fastest(shippable(findings) or findings.precisions).precision
     rows = {
         name: {
@@ -205,13 +198,8 @@ def compute_table(findings: Findings) -> pd.DataFrame:
         for title, entry, contender in _contenders(findings)
     }
     found |= {f"{entry.precision}, {OWN_PROCESS}": entry.benchmark.isolated_compute for entry in findings.precisions}
-    return _frame(
-        {
-            title: {f"batch {batch}": f"{milliseconds:.3f}" for batch, milliseconds in times.items()}
-            for title, times in found.items()
-            if times
-        }
-    )
+    timed = {title: times for title, times in found.items() if times}
+    return _frame({name: {f"batch {size}": f"{ms:.3f}" for size, ms in times.items()} for name, times in timed.items()})
 
 
 def explain_own_process(findings: Findings) -> str:
@@ -228,8 +216,7 @@ def gpu_table(findings: Findings) -> pd.DataFrame:
             "memory clock, MHz": f"{gpu.memory_clock}",
             "power, W: median / high": f"{gpu.power_median:.0f} / {gpu.power_high:.0f}",
             "hottest, °C": f"{gpu.temperature_high}",
-            "throttled": ", ".join(f"{name} {share:.0%} of the time" for name, share in gpu.throttled.items())
-            or "never",
+            "throttled": ", ".join(f"{why} {share:.0%} of the time" for why, share in gpu.throttled.items()) or "never",
         }
         for entry in findings.precisions
         if (gpu := entry.benchmark.gpu)
@@ -298,17 +285,15 @@ def rescue_table(found: Rescue) -> pd.DataFrame:
 def candidates_table(mix: Mix) -> pd.DataFrame:
     """List what a mix was chosen from, with what each promised and delivered."""
     rows = []
-    for number, candidate in enumerate(mix.candidates):
+    for number, each in enumerate(mix.candidates):
         delivered = mix.delivered if number == mix.mixed else None
         row = {
             "candidate": mix.types[number] if number < len(mix.types) else f"mix {number - len(mix.types) + 1}",
-            **{
-                f"parts in {name}": f"{candidate.assignment.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]
-            },
-            "promised by layer times": candidate.promised.in_figures(),
-            "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
+            **{f"parts in {name}": f"{each.assignment.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]},
+            "promised by layer times": each.promised.in_figures(),
+            "race of all": "-" if each.raced is None else f"{each.raced:.3f}",
             f"delivered, over {mix.rival}": delivered.in_figures() if delivered else "-",
-            "of what thresholds allow": f"{candidate.spent:.0%}",
+            "of what thresholds allow": f"{each.spent:.0%}",
         }
         rows.append(row)
     return pd.DataFrame(rows).set_index("candidate")

@@ -6,12 +6,13 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.params import written
 from support.paths import ROOT
 
 from enginewright.cli.commands.compare import run
-from enginewright.cli.two_versions import PAGE
+from enginewright.cli.two_versions import PAGE, worst_of_outputs
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import load_graph, save_graph
@@ -79,6 +80,12 @@ def test_the_same_version_is_safe_and_one_that_is_wrong_needs_a_cure(root, pytho
     assert f"cure: needed by the new version; that of {cure.found_with} helps\n" in capsys.readouterr().out
     assert compare(pythons["right"], pythons["right"]) in (0, 3)
     assert "cure: the cure is needed by neither\n" in capsys.readouterr().out
+
+
+def test_the_loss_of_a_sample_is_that_of_its_worst_output():
+    exact = {"boxes": np.full((2, 4), 100.0), "scores": np.full((2, 1), 0.5)}
+    got = {"boxes": np.float64([[100] * 4, [150] * 4]), "scores": np.float64([[0.25], [0.5]])}
+    assert worst_of_outputs(exact, got).tolist() == [0.5, 0.5]
 
 
 def test_environments_that_cannot_answer_and_half_a_question_are_refused(root, pythons, tmp_path):

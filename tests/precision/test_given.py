@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from support.builds import building_here
 from support.checkout import Project
-from support.pass_checks import model_of_text
+from support.pass_checks import apply_pass, model_of_text
 from support.paths import ROOT
 from support.quantized import quantize_with_onnxruntime
 from support.small_project import TINY, lay_over, run_pipeline, search_nothing, small_project
@@ -29,7 +29,14 @@ from enginewright.pipeline.graphs import ConvertPaths, convert
 from enginewright.pipeline.ranges import simplify
 from enginewright.precision.cure import Cures
 from enginewright.precision.dialect import dialect_of
-from enginewright.precision.given import as_compiler_takes, take_out_rounding, types_of_rounding, unfused
+from enginewright.precision.given import (
+    as_compiler_takes,
+    dequantize_biases,
+    sign_bytes,
+    take_out_rounding,
+    types_of_rounding,
+    unfused,
+)
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
@@ -109,8 +116,17 @@ def test_weights_in_blocks_of_four_bits_are_floats_again():
     stored = next(tensor for tensor in model.graph.initializer if tensor.name == "w")
     stored.CopyFrom(onnx.helper.make_tensor("w", TensorProto.INT4, [4, 1], [1, 2, 3, -4]))
     floats = changed_by(model, take_out_rounding)
-    (found,) = (onnx.numpy_helper.to_array(tensor) for tensor in floats.graph.initializer)
+    (found,) = (numpy_helper.to_array(tensor) for tensor in floats.graph.initializer)
     assert found.ravel().tolist() == [0.5, 1, 6, -8]
+
+
+def test_floats_reach_as_far_as_two_bytes_do():
+    nodes = "f = MatMul (input, w) q = QuantizeLinear (f, s, z) y = DequantizeLinear (q, s, z)"
+    constants = {"w": np.float32([[1]]), "s": np.float32(0.001), "z": np.uint16(0)}
+    model = model_of_text(f"g (float[batch,1] input) => (float[batch,1] y) {{ {nodes} }}", constants, opset=21)
+    floats = changed_by(model, take_out_rounding)
+    found = run_graph(open_as_written(floats), {"input": np.float32([[-1], [0.1], [5], [60]])})["y"]
+    assert found.ravel().tolist() == pytest.approx([0, 0.1, 5, 60])
 
 
 def test_bytes_that_an_operator_reads_are_refused():
@@ -133,6 +149,8 @@ OPERATORS = {
     "Transpose": "o = Transpose <perm = [0, 1, 3, 2]> (i)",
     "Concat": "o = Concat <axis = 2> (i, i)",
     "Sigmoid": "o = Sigmoid (i)",
+    "SiLU": "g = Sigmoid (i) o = Mul (i, g)",
+    "HardSwish": "g = HardSigmoid (i) o = Mul (i, g)",
 }
 FOR = {
     "openvino": dialect_of("openvino", "cpu", "avx512_vnni"),
@@ -159,8 +177,8 @@ def after(graph, compiler):
     made = as_compiler_takes(graph, "int8", FOR[compiler])
     onnx.checker.check_model(made, full_check=True)
     feeds = {"input": noise(3, 16, 12, 12)}
-    was, now = (run_graph(open_as_written(each), feeds)["y"] for each in (graph, made))
-    assert (was == now).all()
+    was, now = (run_graph(open_as_written(each), feeds) for each in (graph, made))
+    assert all((was[name] == now[name]).all() for name in was)
     types = [node.op_type for node in made.graph.node]
     first, second = (place for place, kind in enumerate(types) if kind == "Conv")
     return types[first + 1 : second], unfused(made, FOR[compiler])
@@ -187,6 +205,12 @@ def test_a_relu_is_rounded_where_the_compiler_has_a_kernel(rounded):
         assert after(unsigned, "onnxruntime") == (["Relu", Q, DQ], ())
 
 
+def test_a_relu_that_is_returned_is_rounded_for_tensorrt_before_it_too():
+    graph = two_convolutions("Relu", ("before",))
+    graph.graph.output.append(next(each for each in graph.graph.value_info if each.name == "o"))
+    assert after(graph, "tensorrt") == ([Q, DQ, "Relu", Q, DQ], ())
+
+
 def test_openvino_computes_in_bytes_what_reads_a_relu_that_was_rounded_too_early(build, tmp_path):
     graph, path = two_convolutions("Relu", ("before",)), tmp_path / "model.onnx"
     for each, known in ((graph, ["int8", "fp32"]), (as_compiler_takes(graph, "int8", FOR["openvino"]), ["int8"] * 2)):
@@ -195,12 +219,13 @@ def test_openvino_computes_in_bytes_what_reads_a_relu_that_was_rounded_too_early
         assert [layer.precision for layer in layers if layer.kind == "Convolution"] == known
 
 
-def test_what_no_kernel_takes_in_is_named():
-    graph = two_convolutions("Sigmoid", ("before",))
+@pytest.mark.parametrize(("operator", "named"), [("Sigmoid",) * 2, ("SiLU", "Sigmoid"), ("HardSwish", "HardSigmoid")])
+def test_what_no_kernel_takes_in_is_named(operator, named):
+    graph = two_convolutions(operator, ("before",))
     first, second = (node.name for node in graph.graph.node if node.op_type == "Conv")
     for compiler in FOR:
         assert after(graph, compiler)[1] == (
-            f"{first}: a product is rounded before its Sigmoid.",
+            f"{first}: a product is rounded before its {named}.",
             f"{second}: one operand is in bytes and the other in floats.",
         )
 
@@ -209,8 +234,45 @@ def test_tensorrt_gets_signed_bytes_for_unsigned_ones_around_128():
     graph = two_convolutions("Sigmoid", ("behind",), np.uint8, 128)
     assert after(graph, "tensorrt") == (["Sigmoid", Q, DQ], ())
     assert types_of_rounding(as_compiler_takes(graph, "int8", FOR["tensorrt"])) == {"INT8"}
-    with pytest.raises(EnginewrightError, match=r"^precisions\.int8\.from: TensorRT takes no zero points"):
-        after(two_convolutions("Sigmoid", ("behind",), np.uint8, 3), "tensorrt")
+    wanted = r"^precisions\.int8\.from: TensorRT takes no zero points .* quantize it symmetrically to int8, or"
+    without = two_convolutions("Sigmoid", ("behind",), np.uint8)  # ONNX's default is zero as a uint8
+    for node in without.graph.node:
+        if node.input[-1] == "z":
+            node.input.pop()
+    for refused in (two_convolutions("Sigmoid", ("behind",), np.uint8, 3), without):
+        with pytest.raises(EnginewrightError, match=wanted):
+            after(refused, "tensorrt")
+
+
+SIGNED = "g (float[batch,2] input) => (float[batch,2] y) { q = QuantizeLinear <ATTRIBUTES> (input, s, z) NODES }"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "attributes", "zeros"),
+    [
+        ("y = DequantizeLinear (q, s, z)", "output_dtype = 2", {0}),
+        ("y = DequantizeLinear (q, s, z)", "", {0}),
+        ("f = DequantizeLinear (q, s, z) c = Cast <to = 1> (q) y = Add (f, c)", "", {128}),
+    ],
+)
+def test_bytes_that_something_else_reads_keep_their_sign(nodes, attributes, zeros):
+    text = SIGNED.replace("NODES", nodes).replace("<ATTRIBUTES>", f"<{attributes}>" if attributes else "")
+    model = model_of_text(text, {"s": np.float32(0.05), "z": np.uint8(128)}, opset=21)
+    made = apply_pass(sign_bytes, model)
+    left = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
+    assert {int(left[node.input[2]]) for node in made.graph.node if node.op_type in (Q, DQ)} == zeros
+
+
+def test_bytes_that_are_returned_keep_their_sign():
+    text = SIGNED.replace("(float[batch,2] y)", "(float[batch,2] y, uint8[batch,2] q)").replace("<ATTRIBUTES>", "")
+    nodes = text.replace("NODES", "y = DequantizeLinear (q, s, z)")
+    assert changed_by(model_of_text(nodes, {"s": np.float32(0.05), "z": np.uint8(128)}), sign_bytes) is None
+
+
+@pytest.mark.parametrize("change", [dequantize_biases, sign_bytes])
+def test_what_nobody_reads_is_no_change_for_tensorrt(change):
+    text = "g (float[batch,2] input) => (float[batch,2] y) { y = Relu (input) unread = Neg (input) }"
+    assert changed_by(model_of_text(text), change) is None
 
 
 def test_nvidias_own_builder_takes_what_onnxruntimes_quantizer_writes(tiny_onnx, samples, build, tmp_path):
