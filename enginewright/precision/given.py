@@ -87,6 +87,7 @@ def _is_never_negative(value: ir.Value | None) -> bool:
 MOVED_OVER = PASSED_ON - {"Pad", "Split"}  # what a Pad adds may lie between two steps, and a Split has several results
 READ_AS_BYTES = PASSED_ON | PRODUCTS | {"Add"}
 ROUNDING = ("QuantizeLinear", "DequantizeLinear")
+AROUND_128 = (ir.DataType.UINT8, {128})
 UNSIGNED = (ir.DataType.UINT8, ir.DataType.UINT16)
 
 
@@ -162,8 +163,8 @@ def sign_bytes(model: ir.Model) -> bool:
     insert, (quantizing, others) = Inserter(model), (find_nodes(model, name) for name in ROUNDING)
     together = [[node, *readers_of(node)] for node in quantizing if not node.outputs[0].is_graph_output()]
     together += [[node] for node in others if node.inputs[0] and node.inputs[0].const_value]
-    found = [node for nodes in together if all(map(_is_around_128, nodes)) for node in nodes]
-    for node in found:
+    found = [nodes for nodes in together if all(n.op_type in ROUNDING and _zero(n) == AROUND_128 for n in nodes)]
+    for node in (node for nodes in found for node in nodes):
         for place, value in enumerate(node.inputs):
             if value and value.const_value and value.dtype == ir.DataType.UINT8:
                 signed = (array_of(value).astype(np.int16) - 128).astype(np.int8)
@@ -173,10 +174,6 @@ def sign_bytes(model: ir.Model) -> bool:
             node.outputs[0].dtype = ir.DataType.INT8
     remove_unused(model)
     return bool(found)
-
-
-def _is_around_128(node: ir.Node) -> bool:
-    return node.op_type in ROUNDING and _zero(node) == (ir.DataType.UINT8, {128})
 
 
 def _zero(node: ir.Node) -> tuple[ir.DataType | None, set[Any]]:
