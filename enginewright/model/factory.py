@@ -217,8 +217,7 @@ class OneStage(nn.Module):
 
     def forward(self, images: torch.Tensor) -> Detected:
         height, width = images.shape[-2:]
-        features: Any = self.backbone(images)
-        features = list(features.values())
+        features = list(self.backbone(images).values())
         heads = self.head(features)
         corners = self._corners(heads["bbox_regression"], self._anchors_of(images, features))
         limits = _row([width, height, width, height], corners)
