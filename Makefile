@@ -89,7 +89,12 @@ $(READY): requirements.lock pyproject.toml
 	@# Install the build tools first, so that packages that come as source are built with locked versions, too.
 	@for name in $(BUILDERS); do sed -n "/^$$name==/,/[^\\]$$/p" requirements.lock; done > .venv/builders.lock
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r .venv/builders.lock
-	@python -m pip install --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock | \
+	@# pip says nothing while it installs what it has: count that.
+	@count() { ls -d .venv/lib/python*/site-packages/*.dist-info | wc -l; }; before=$$(count); \
+	while sleep 10; do \
+		now=$$(count); [ $$now = $$before ] || echo "installed $$now packages"; before=$$now; \
+	done & trap "kill $$!" EXIT; \
+	python -m pip install --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock | \
 		sed -uEn 's/^ *((Downloading|Using cached|Installing).{0,80}).*/\1/p'
 	@python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
