@@ -88,26 +88,25 @@ def slow_in_bytes(model: onnx.ModelProto) -> dict[str, str]:
         if is_depthwise(node):
             found[node.name or ""] = "TensorRT 10.6 computes a depthwise convolution in floats all the same"
         if is_average(node):
-            why = "it makes a factor for each channel, which is hardly any work"
-            found |= {each.name or "": why for each in _making_factors(node)}
+            found |= dict.fromkeys(_making_factors(node), "it makes factors of channels, which is hardly any work")
     return found
 
 
-def _making_factors(average: ir.Node) -> list[ir.Node]:
-    """Return what averages an image and the products that make factors of it, by which this image is multiplied; none
-    where it leads to anything else."""
+def _making_factors(average: ir.Node) -> list[str]:
+    """Name what averages an image, and the products that make factors of that by which this very image is multiplied;
+    nothing where it leads elsewhere."""
     branch, is_multiplied = [average], False
     for node in branch:  # which grows
         for reader in readers_of(node):
-            is_weighted = reader.op_type in PRODUCTS and constant_at(reader) is not None
             if reader.op_type == "Mul" and average.inputs[0] in reader.inputs:
                 is_multiplied = True
-            elif not is_weighted and reader.op_type not in BETWEEN_FACTORS:
+            elif reader.op_type not in BETWEEN_FACTORS | (PRODUCTS if constant_at(reader) is not None else set()):
                 return []
             elif reader not in branch:
                 branch.append(reader)
     is_returned = any(value.is_graph_output() for node in branch for value in node.outputs)
-    return [node for node in branch if node.op_type not in BETWEEN_FACTORS] if is_multiplied and not is_returned else []
+    found = [node.name or "" for node in branch if node.op_type not in BETWEEN_FACTORS]
+    return found if is_multiplied and not is_returned else []
 
 
 def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict[str, str]:

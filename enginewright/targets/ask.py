@@ -121,7 +121,8 @@ class Copy(NamedTuple):
         """Return the project's folder. What was made for it is in the cache of this project."""
         shutil.rmtree(root, ignore_errors=True)
         with tarfile.open(fileobj=io.BytesIO(self.commit)) as archive:
-            archive.extractall(root, filter="tar")
+            archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # which Python has since 3.11.4
+            archive.extractall(root)
         for name, content in self.files.items():
             (root / self.within / name).write_bytes(content)
         subprocess.run(["git", "init", "--quiet", str(root)], check=True, capture_output=True)
