@@ -1,5 +1,5 @@
-"""What may be bundled, an engine that is whole, has passed the gate, and is the one that was judged; the facts that the
-bundle's pages state of it, from its record and the report; and the pages themselves."""
+"""Refuse to bundle an engine that is not whole, has not passed the gate, or is not the one that was judged. Gather what
+the bundle's pages state of it from its record and the report, and render them."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -100,7 +100,7 @@ def test_on_a_disturbed_machine_an_engine_must_win_by_more(findings, evidence):
 
 
 def test_pairs_decide_and_not_ratios_to_pytorch(findings, evidence):
-    """As measured where other programs stopped PyTorch in some rounds, and in others the engines."""
+    """Other programs stopped PyTorch in some rounds, and the engines in others, when this was measured."""
     found = findings(evidence("fp32", (313, 8, 452), relative=1e-6), evidence("int8", (299, 12, 691)))
     others = tuple(pair for pair in found.race.pairs if {pair.one, pair.other} != {"fp32", "int8"})
     slower = RacedPair(one="fp32", other="int8", median=0.67, low=0.6, high=0.72)

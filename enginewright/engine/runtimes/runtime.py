@@ -1,4 +1,4 @@
-"""What each runtime offers, and what they share."""
+"""Name what each runtime must offer, and keep what all of them share."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
