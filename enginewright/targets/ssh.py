@@ -34,7 +34,7 @@ OPTIONS = (
     "ControlPersist=60",
 )  # fmt: skip
 BROKEN, NOT_FOUND = (255, 10, 12, 30, 35), (126, 127)  # exit codes of ssh and rsync, and of a shell
-TRIES, SECONDS_BETWEEN_TRIES = 20, 3.0
+TRIES, SECONDS_BETWEEN_TRIES, SECONDS_TO_END = 20, 3.0, 5.0
 FULL = "No space left on device"
 Found = TypeVar("Found")
 
@@ -115,7 +115,11 @@ class Device(Record):
         raise EnginewrightError(f"{self.ssh} is gone: {why}; ask again to go on where it was")
 
     def close(self) -> None:
+        """End the connection, and wait until it has gone: ssh answers before it takes its socket away."""
         subprocess.run([*self._ssh(), "-O", "exit", self.ssh], capture_output=True)
+        until = time.monotonic() + SECONDS_TO_END
+        while Path(self.control).exists() and time.monotonic() < until:
+            time.sleep(0.01)
 
 
 # Make a target ready.
