@@ -16,6 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,8 +58,32 @@ MODELS = {
 }
 
 
-def run(name: str, precisions: list[str], baselines: list[str]) -> None:
-    """Make a project of this one with a model's recipe in a new folder, run it there, and note what it found."""
+def run(names: list[str], precisions: list[str], baselines: list[str]) -> None:
+    """Run each model in a project of its own, on half of the cores, and the next models up to their graphs on the other
+    half meanwhile. All are trained before that, as nothing else may use the GPU while engines are timed."""
+    folders: dict[str, Path] = {}
+    for name in names:
+        try:
+            folders[name] = make_project(name, precisions, baselines)
+        except Exception:  # that one model cannot be had must not cost the others their time on a GPU
+            traceback.print_exc()
+    middle, last = (os.cpu_count() or 2) // 2, (os.cpu_count() or 2) - 1
+    prepare = partial(repro, f"{middle}-{last}", "convert")
+    with ThreadPoolExecutor(1) as ahead:
+        for _, (name, here) in zip(ahead.map(prepare, folders.values()), folders.items(), strict=True):
+            repro(f"0-{middle - 1}", "", here)
+            os.chdir(here)
+            note(name)
+
+
+def repro(cores: str, target: str, folder: Path) -> None:
+    """Run a project, or what a target needs. What fails has its sentence in the rows or above."""
+    command = ["taskset", "-c", cores, "dvc", "repro", "-k", *filter(None, [target])]
+    subprocess.run(command, cwd=folder, check=False)
+
+
+def make_project(name: str, precisions: list[str], baselines: list[str]) -> Path:
+    """Make a project of this one with a model's recipe in a new folder, with trained weights."""
     model, python, here = MODELS[name], sys.executable, Path(tempfile.mkdtemp(prefix=f"{name}-"))
     print(f"{name}: {here}", flush=True)
     shutil.copytree(ROOT, here, ignore=LEFT, dirs_exist_ok=True)
@@ -72,8 +98,7 @@ def run(name: str, precisions: list[str], baselines: list[str]) -> None:
     if model.epochs:
         subprocess.run(["dvc", "repro", "samples"], check=True)
         train_by_graph(Path("artifacts/samples/training"))
-    subprocess.run(["dvc", "repro", "-k"], check=False)  # what fails has its sentence in the rows or above
-    note(name)
+    return here
 
 
 def set_up(model: Model, precisions: list[str], baselines: list[str], params: dict[str, Any]) -> None:
@@ -138,10 +163,10 @@ def main() -> int:
             times = row.get("milliseconds", {}).get("engine", {})
             said = row.get("refused") or f"{layers}; error {row['relative_error']:.1e}; {times or 'not timed'}"
             print(f"{row['model']}, {row['precision']}: {said}", *row.get("broken", ()), sep="\n    ")
-    for name in options.names:
-        if options.run:
-            run(name, options.precisions, options.baselines)
-        else:
+    if options.run:
+        run(options.names, options.precisions, options.baselines)
+    else:
+        for name in options.names:
             note(name)
     return 0
 

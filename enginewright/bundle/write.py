@@ -1,13 +1,10 @@
 """Write a bundle: the folder to deploy, with an engine and all that is needed to use, serve and trace it."""
 
-import fcntl
 import json
-import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile, ZipInfo
@@ -20,7 +17,7 @@ from enginewright.bundle.sbom import licence_text, write_sbom
 from enginewright.bundle.verify import MANIFEST, SIGNATURE
 from enginewright.core.errors import EnginewrightError
 from enginewright.core.facts import RUNTIMES
-from enginewright.core.files import Record, new_folder, sha256
+from enginewright.core.files import Record, alone_in, new_folder, sha256
 from enginewright.core.installing import how_to_install
 from enginewright.core.params.all import Params
 from enginewright.core.params.samples import Preprocessing, TextPreprocessing
@@ -53,7 +50,9 @@ def write_bundle(passed: Passed, params: Params, out: Path | None, key: Any = No
     name = Path(params.model.source).stem if params.model.is_onnx else params.model.source
     model = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{name}-{precision}")  # which is the name of a folder
     folder = out or Path("bundles") / model
-    with alone_in(folder.resolve().parent):
+    above = folder.resolve().parent
+    above.mkdir(parents=True, exist_ok=True)
+    with alone_in(above):  # another writer would take what is unfinished for what a kill left
         require_replaceable(folder)
         with new_folder(folder.resolve()) as unfinished:
             fill(passed, params, model, unfinished, key is not None)
@@ -84,19 +83,6 @@ def read_key(file: Path) -> Any:
     if not isinstance(key, Ed25519PrivateKey):
         raise EnginewrightError(f"{file} is another kind of key, and Ed25519 is needed; {MAKE_KEY}")
     return key
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other bundle is written into the folder: each would take the other's files for what a kill left."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # where folders cannot be locked
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def require_replaceable(folder: Path) -> None:

@@ -107,14 +107,24 @@ def scratch_folder() -> Iterator[Path]:
     """Yield an empty folder that is removed when the block ends, or by a later call if this process is killed."""
     _remove_left_folders(Path(tempfile.gettempdir()))
     new = Path(tempfile.mkdtemp(prefix=NEW))
-    folder, descriptor = new.with_name(new.name.replace(NEW, IN_USE)), os.open(new, os.O_RDONLY)
+    folder = new.with_name(new.name.replace(NEW, IN_USE))
+    with alone_in(new):
+        try:
+            new.rename(folder)  # others look at it now that it is locked
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Lock a folder, once no other process holds it, under whatever name. Where folders cannot be locked, go on."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # where folders cannot be locked, leftovers stay
+        with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        new.rename(folder)  # others look at it now that it is locked
-        yield folder
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
 

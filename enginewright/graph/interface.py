@@ -1,7 +1,7 @@
 """The inputs and outputs of a graph and its engine: names, types, and which axes vary."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,6 +73,7 @@ class Blueprint:
 
     interface: Interface
     build: BuildParams
+    apart: Sequence[str] = ()  # tensors that the compiler must not fuse away
     example: Feeds = field(default_factory=dict, compare=False)  # to run once; without it, zeros
     longest: float | None = field(default=None, compare=False)  # seconds, after which TensorRT's builder is ended
     is_probe: bool = field(default=False, compare=False)  # whether its layers alone are asked for, and nothing is tuned

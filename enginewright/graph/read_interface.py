@@ -14,6 +14,7 @@ from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import graph_inputs, load_graph
 from enginewright.graph.shapes import shapes_of
 
+APART = "enginewright.apart"  # in a graph's metadata: the names of tensors that no compiler may fuse away
 ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
 FLOATS = ("float32", "float16", "float64")
 UNNAMED = "?"  # stands for an output's size that varies and has no name in the graph
@@ -28,7 +29,9 @@ FEW = 128  # rows, which small tables may have to spare
 
 
 def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
-    return Blueprint(read_interface(path, build.profile), build)
+    model = load_graph(path)
+    apart = [each.value.split("\n") for each in model.metadata_props if each.key == APART]
+    return Blueprint(interface_of(model, build.profile, str(path)), build, *apart)
 
 
 def read_interface(path: Path, profile: Profile) -> Interface:

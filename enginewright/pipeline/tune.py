@@ -131,7 +131,9 @@ class TuningSearch:
         for knob in all_knobs:
             for words, turn in knob.items():
                 variant = turn(best.variant)
-                if variant == best.variant or not self.changes_something(variant):
+                last_change = variant.changes[-1:]  # of the graph, which may not have what it is of
+                idle = last_change and changed_by(load_graph(self.graph.onnx), TO_TRY[last_change[0]]) is None
+                if variant == best.variant or idle:
                     continue
                 left = self.plan.seconds - (time.monotonic() - started) - 2 * self.race_seconds
                 if left < last:
@@ -163,11 +165,6 @@ class TuningSearch:
             seconds=round(time.monotonic() - started, 1),
         )
         return best.folder, best.record, tuning
-
-    def changes_something(self, variant: Variant) -> bool:
-        """Tell whether the graph has what the last change is of."""
-        last = variant.changes[-1:]
-        return not last or changed_by(load_graph(self.graph.onnx), TO_TRY[last[0]]) is not None
 
     def built(self, variant: Variant, longest: float | None = None) -> Built:
         self.count += 1

@@ -12,13 +12,15 @@ class GraphChange(Record):
 
     spelling: str | None = None  # the name of a pass
     optimization_level: int | None = None
-    nodes: tuple[str, ...] = ()  # that are kept in high precision
+    nodes: tuple[str, ...] = ()  # that are kept in high precision, or apart
     in_float32: bool = False  # these; without it, they only read what is not rounded
+    apart: bool = False  # these, in the precision that they have: the compiler fuses them with nothing that follows
 
     def in_words(self) -> str:
         level = self.optimization_level
         other = self.spelling or (f"optimization level {level}" if level is not None else "another build")
-        kept = f"{first_few(self.nodes)} in {'float32' if self.in_float32 else 'floating point'}"
+        how = "apart from what follows" if self.apart else f"in {'float32' if self.in_float32 else 'floating point'}"
+        kept = f"{first_few(self.nodes)} {how}"
         return kept if self.nodes else other
 
 

@@ -1,6 +1,6 @@
-"""Find what cures an engine that differs from its own graph, and what that costs: build the graph in other ways, one of
-them an island of ever fewer nodes, and race all that are right. No tensor becomes an output to be looked at, as that
-alone can change what a compiler fuses."""
+"""Find what cures an engine that differs from its own graph, and what that costs: build the graph in other ways, with
+barriers behind ever fewer nodes, or ever fewer as an island, and race all that are right. No tensor becomes an output
+to be looked at: that alone can change what a compiler fuses."""
 
 import math
 import shutil
@@ -36,7 +36,7 @@ from enginewright.measure.records import EnginesRace
 from enginewright.measure.timing import Bind, whole_machine
 from enginewright.measure.validate import spot_batches
 from enginewright.precision.cure import Cure, GraphChange, Remedy
-from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep
+from enginewright.precision.islands import SPELLINGS, changed, layers_to_keep, nodes_to_part
 
 LEVELS = (2, 4)  # of optimization, beside 3, TensorRT's own
 AS_BUILT = "as built"
@@ -194,10 +194,12 @@ def find_cures(model: onnx.ModelProto, trials: Trials, scratch: Path) -> list[Ri
     others += [GraphChange(optimization_level=level) for level in levels]
     cures = [cure for change in others if (cure := trials.attempt(model, change, scratch))]
     islands = {layers_to_keep(model, wide): wide for wide in (True, False)}  # one, if there are no 16 bits
-    for nodes, wide in reversed(islands.items()):
-        if nodes and (island := trials.attempt(model, GraphChange(nodes=nodes, in_float32=wide), scratch)):
-            cures.append(smallest_island(island, model, trials, scratch))
-            break
+    barriers = GraphChange(nodes=nodes_to_part(model), apart=True)
+    kept = [GraphChange(nodes=nodes, in_float32=wide) for nodes, wide in reversed(islands.items())]
+    for changes in ([barriers], kept):
+        each_right = (trials.attempt(model, change, scratch) for change in changes if change.nodes)
+        if right := next(filter(None, each_right), None):
+            cures.append(with_fewest_nodes(right, model, trials, scratch))
     if cures:
         return cures
     spent = f"{trials.seconds:g} seconds and {counted(trials.builds, 'build')}"
@@ -209,12 +211,12 @@ def find_cures(model: onnx.ModelProto, trials: Trials, scratch: Path) -> list[Ri
     )
 
 
-def smallest_island(least: Right, model: onnx.ModelProto, trials: Trials, scratch: Path) -> Right:
-    """Return an island of the fewest nodes that were found."""
+def with_fewest_nodes(least: Right, model: onnx.ModelProto, trials: Trials, scratch: Path) -> Right:
+    """Return a change of the fewest nodes that were found to be enough."""
 
     def is_enough(nodes: Sequence[str]) -> bool:
         nonlocal least
-        found = trials.attempt(model, GraphChange(nodes=tuple(nodes), in_float32=least.change.in_float32), scratch)
+        found = trials.attempt(model, least.change.model_copy(update={"nodes": tuple(nodes)}), scratch)
         if found:
             shutil.rmtree(least.engine.folder)
             least = found

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 from enginewright.graph.data_apart import bodies_of
 from enginewright.graph.passes import apply_passes, changed_by, lower_case_equations
 from enginewright.graph.passes.find import remove_unused
+from enginewright.graph.read_interface import APART
 from enginewright.graph.shapes import shapes_of
 from enginewright.precision.cure import GraphChange
 from enginewright.precision.in_dialect import REWRITES, UNKNOWN
@@ -15,6 +16,7 @@ from enginewright.precision.in_dialect import REWRITES, UNKNOWN
 PASSES = lower_case_equations, *(each for few in REWRITES.values() for each in few), *UNKNOWN.values()
 SPELLINGS = {each.__name__: each for each in PASSES}
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+FLOATS = (TensorProto.FLOAT, *HALVES)
 NO_LAYERS = {"QuantizeLinear", "DequantizeLinear", "Cast"}
 
 
@@ -22,9 +24,11 @@ def changed(model: onnx.ModelProto, change: GraphChange) -> onnx.ModelProto | No
     """Return the graph with a change, or None where there is nothing to change, or not all of the nodes."""
     if change.spelling:
         return changed_by(model, SPELLINGS[change.spelling]) if change.spelling in SPELLINGS else None
-    if {node.name for node in model.graph.node}.issuperset(change.nodes):
-        return with_island(model, change.nodes, change.in_float32) if change.nodes else model
-    return None
+    if not {node.name for node in model.graph.node}.issuperset(change.nodes):
+        return None
+    if change.apart:
+        return with_barriers(model, change.nodes)
+    return with_island(model, change.nodes, change.in_float32) if change.nodes else model
 
 
 def layers_to_keep(model: onnx.ModelProto, in_float32: bool) -> tuple[str, ...]:
@@ -33,6 +37,22 @@ def layers_to_keep(model: onnx.ModelProto, in_float32: bool) -> tuple[str, ...]:
     nodes = [node for node in model.graph.node if node.name and node.op_type not in NO_LAYERS and not node.domain]
     low = before.keys() | halves.keys()
     return tuple(node.name for node in nodes if not low.isdisjoint(node.input) and not any(bodies_of(node)))
+
+
+def nodes_to_part(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the nodes whose results are numbers that a compiler might not keep as they are."""
+    computed = {each.name for each in shapes_of(model).graph.value_info if each.type.tensor_type.elem_type in FLOATS}
+    layers = [node for node in model.graph.node if node.name and node.op_type not in NO_LAYERS]
+    return tuple(node.name for node in layers if node.output[0] in computed)
+
+
+def with_barriers(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
+    """Return the graph with a note of what these nodes compute, for those who build it. Leave `model` as it is."""
+    parted = onnx.ModelProto()
+    parted.CopyFrom(model)
+    results = [node.output[0] for node in model.graph.node if node.name in nodes]
+    parted.metadata_props.add(key=APART, value="\n".join(results))
+    return parted
 
 
 def with_island(model: onnx.ModelProto, nodes: Collection[str], in_float32: bool) -> onnx.ModelProto:

@@ -70,7 +70,7 @@ def in_bf16():
 )  # fmt: skip
 def test_the_nodes_that_show_a_fault_are_left(condition, failure, kind, left, tiny_graph, build, tmp_path, monkeypatch):
     script = FAILS.format(condition=condition, failure=failure)
-    monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("tools.reduction.reduce.Setup.script", lambda *_: script)
     case, fault = reduce_fault(Case(tiny_graph, RUNS), setup("onnxruntime", build), 60, tmp_path / "found")
     assert (operators(case), fault.kind, len(case.runs)) == (left, kind, 1)
     assert {path.name for path in (tmp_path / "found").iterdir()} == {
@@ -95,7 +95,7 @@ def test_what_meets_again_meets_directly(needed, code, left, build, tmp_path, mo
         helper.make_node("Mul", ["score", "value"], ["logits"]),
     ]
     script = FAILS.format(condition=f"({needed}) and b'Mul' in graph", failure=f"print('not right'); sys.exit({code})")
-    monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("tools.reduction.reduce.Setup.script", lambda *_: script)
     case = Case(model_of(nodes, {"first": 0, "second": 1}), [{"input": RUNS[0]["input"][:2]}])
     case, _ = reduce_fault(case, setup("onnxruntime", build), 60, tmp_path / "found")
     assert operators(case) == left
@@ -104,7 +104,7 @@ def test_what_meets_again_meets_directly(needed, code, left, build, tmp_path, mo
 
 def test_a_case_without_time_is_not_reduced_and_said_to_be_so(tiny_graph, build, tmp_path, monkeypatch):
     script = FAILS.format(condition=HAS_RELU, failure=f"sys.exit({DIFFERS})")
-    monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("tools.reduction.reduce.Setup.script", lambda *_: script)
     case, fault = reduce_fault(Case(tiny_graph, RUNS), setup("onnxruntime", build), 0, tmp_path / "found")
     assert operators(case) == operators(Case(tiny_graph, RUNS))
     assert summary(case, fault, tmp_path, seconds_left=False).endswith("The time was over: allow more with --seconds")
@@ -114,7 +114,7 @@ def test_a_case_that_fails_again_is_written(tiny_graph, build, tmp_path, monkeyp
     """Without Conv the fault shows in the search alone."""
     condition = f"{HAS_RELU} and (b'Conv' in graph or 'found' not in os.getcwd())"
     script = FAILS.format(condition=condition, failure=f"print('relative error 1'); sys.exit({DIFFERS})")
-    monkeypatch.setattr("tools.reduction.reduce.write_script", lambda *_: script)
+    monkeypatch.setattr("tools.reduction.reduce.Setup.script", lambda *_: script)
     case, _ = reduce_fault(Case(tiny_graph, RUNS), setup("onnxruntime", build), 60, tmp_path / "found")
     assert {"Conv", "Relu"} <= set(operators(case))
     assert len(case.nodes) < len(tiny_graph.graph.node)

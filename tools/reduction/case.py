@@ -83,17 +83,14 @@ class Case:
         return Case(model, [{fed[name]: array for name, array in each.items()} for each in values])
 
     def reading(self, source: str, instead_of: Collection[str]) -> "Case":
-        """Return the graph whose nodes read one tensor instead of others, whose sizes may differ."""
+        """Return the graph whose nodes read one tensor instead of others, whose sizes may differ, without nodes,
+        constants and inputs that nothing follows from then."""
         model = self.without_shapes()
         for node in model.graph.node:
             node.input[:] = [source if name in instead_of else name for name in node.input]
-        return Case(model, self.runs).pruned()
-
-    def pruned(self) -> "Case":
-        """Return the graph without nodes, constants and inputs that nothing follows from."""
-        model, outputs = self.without_shapes(), [tensor.name for tensor in self.model.graph.output]
+        needed = _leading_to([tensor.name for tensor in model.graph.output], model.graph.node)
         del model.graph.node[:]
-        model.graph.node.extend(_leading_to(outputs, self.nodes))
+        model.graph.node.extend(needed)
         whole = Case(model, self.runs)
         return whole.part(range(len(whole.units)))
 
@@ -142,10 +139,7 @@ class Case:
 
     def _as_float32(self, names: Sequence[str]) -> dict[str, str]:
         """Return other names for tensors that a graph must not read or return in bfloat16, which NumPy lacks."""
-        return {name: f"{name}.float32" if self._is_bf16(name) else name for name in names}
-
-    def _is_bf16(self, name: str) -> bool:
-        return self._types.get(name) == BF16
+        return {name: f"{name}.float32" if self._types.get(name) == BF16 else name for name in names}
 
     @cached_property
     def _stored(self) -> dict[str, TensorProto]:
@@ -164,7 +158,7 @@ class Case:
         if name in self._stored:
             return self._stored[name]
         array = self._values([name], 0)[name]
-        dtype = helper.tensor_dtype_to_np_dtype(BF16) if self._is_bf16(name) else array.dtype
+        dtype = helper.tensor_dtype_to_np_dtype(BF16) if self._types.get(name) == BF16 else array.dtype
         return numpy_helper.from_array(array.astype(dtype), name)
 
 
@@ -220,7 +214,8 @@ def _rewired(case: Case, attempt: Attempt) -> Case:
     """Let nodes read what others read, and tensors of the graph instead of inputs, where less is left then."""
     for source, instead_of in _rewirings(case):
         part = attempt(partial(case.reading, source, instead_of))
-        if part and _size(part) < _size(case):
+        sizes = [(len(each.nodes), len(each.model.graph.input)) for each in (part, case) if each]
+        if part and sizes[0] < sizes[1]:
             return _rewired(fewest_nodes(part, attempt), attempt)
     return case
 
@@ -232,10 +227,6 @@ def _rewirings(case: Case) -> Iterator[tuple[str, Sequence[str]]]:
         yield from ((name, node.output) for name in node.input if name)
         yield from ((source, [name]) for name in node.input if name in inputs for source in reversed(made))
         made += node.output
-
-
-def _size(case: Case) -> tuple[int, int]:
-    return len(case.nodes), len(case.model.graph.input)
 
 
 def fewest_nodes(case: Case, attempt: Attempt) -> Case:

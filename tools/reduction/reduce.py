@@ -81,7 +81,24 @@ class Setup(NamedTuple):
         return CURES if self.cured else ""
 
     def script(self, headline: str = "") -> str:
-        return write_script(self.target, self.limit, headline, self.cured)
+        facts, target = RUNTIMES[self.target.runtime], self.target
+        capabilities = [f"SM{each.replace('.', '')}" for each in target.capabilities]
+        return TEMPLATES.get_template(f"{SCRIPT}.j2").render(
+            headline=headline,
+            cured=self.cured,
+            script=SCRIPT,
+            differs=DIFFERS,
+            refused=REFUSED,
+            uncompared=UNCOMPARED,
+            model=CURED_GRAPH if self.cured else GRAPH,
+            title=facts.title,
+            runtime=target.runtime,
+            limit=self.limit,
+            compares=not facts.builds_without_gpu,
+            is_tensorrt=facts.is_tensorrt,
+            provider="CUDAExecutionProvider" if target.device == "cuda" else "CPUExecutionProvider",
+            capabilities=capabilities if facts.builds_without_gpu else [],
+        )
 
 
 def reduce_fault(
@@ -97,7 +114,12 @@ def reduce_fault(
 
         whole = trial(case)
         if whole is None:
-            raise EnginewrightError(_right(setup, title))
+            if RUNTIMES[setup.target.runtime].builds_without_gpu:
+                advice = "only what it refuses is reduced; polygraphy.sh, in the engine's folder, compares results"
+                raise EnginewrightError(f"{title} builds this graph, and {advice}")
+            hint = "; --without-cures leaves out what is done about known faults" if setup.cured else ""
+            within = f"within a relative error of {setup.limit:g}{hint}"
+            raise EnginewrightError(f"{title} computes what this graph means, {within}")
         say(f"{title}, {len(case.nodes)} nodes: {whole.kind}: {whole.message}")
         limit = min(SLOWEST_TRIAL, max(SHORTEST_LIMIT, PATIENCE * (time.monotonic() - started)))
         found = [case]
@@ -160,53 +182,20 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
         np.savez(folder / name, **by_run, allow_pickle=False)
     (folder / SCRIPT).write_text(script, encoding="utf-8")
     program = f"{watched}\n{prepare}\nimport runpy\nrunpy.run_path({SCRIPT!r}, run_name='__main__')"
+    command = [sys.executable, "-c", program]
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            errors="replace",
-        )
+        child = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds, errors="replace")
     except subprocess.TimeoutExpired:
         return Fault("hangs", f"no answer within {seconds:.0f} s")
-    message = last_line(child.stdout)
-    match child.returncode:
-        case 0:
-            return None
-        case code if code == REFUSED:
-            return Fault("refused", message)
-        case code if code == DIFFERS:
-            return Fault("differs", message)
-        case code if code == UNCOMPARED:
-            raise EnginewrightError(f"{SCRIPT}: {message}: give a graph or samples that return something")
-        case code if code == TRACEBACK:
-            raise EnginewrightError(
-                f"{SCRIPT} cannot run here, which says nothing of the graph: {last_line(child.stderr)}"
-            )
-        case code:
-            return Fault("crashes", f"signal {-code}" if code < 0 else f"exit code {code}")
-
-
-def write_script(target: Target, limit: float, headline: str, cured: bool) -> str:
-    facts = RUNTIMES[target.runtime]
-    return TEMPLATES.get_template(f"{SCRIPT}.j2").render(
-        headline=headline,
-        cured=cured,
-        script=SCRIPT,
-        differs=DIFFERS,
-        refused=REFUSED,
-        uncompared=UNCOMPARED,
-        model=CURED_GRAPH if cured else GRAPH,
-        title=facts.title,
-        runtime=target.runtime,
-        limit=limit,
-        compares=not facts.builds_without_gpu,
-        is_tensorrt=facts.is_tensorrt,
-        provider="CUDAExecutionProvider" if target.device == "cuda" else "CPUExecutionProvider",
-        capabilities=[f"SM{each.replace('.', '')}" for each in target.capabilities] if facts.builds_without_gpu else [],
-    )
+    code, message = child.returncode, last_line(child.stdout)
+    if code == TRACEBACK:
+        why = last_line(child.stderr)
+        raise EnginewrightError(f"{SCRIPT} cannot run here, which says nothing of the graph: {why}")
+    if code == UNCOMPARED:
+        raise EnginewrightError(f"{SCRIPT}: {message}: give a graph or samples that return something")
+    if code in (REFUSED, DIFFERS):
+        return Fault("refused" if code == REFUSED else "differs", message)
+    return Fault("crashes", f"signal {-code}" if code < 0 else f"exit code {code}") if code else None
 
 
 def write_for_polygraphy(case: Case, setup: Setup, folder: Path) -> str:
@@ -253,16 +242,6 @@ def summary(case: Case, fault: Fault, folder: Path, seconds_left: bool) -> str:
     if seconds_left:
         return f"{found}. Fewer do not show it, so that each may add a little, as rounding does"
     return f"{found}. The time was over: allow more with --seconds"
-
-
-def _right(setup: Setup, title: str) -> str:
-    hint = "; --without-cures leaves out what is done about known faults" if setup.cured else ""
-    if RUNTIMES[setup.target.runtime].builds_without_gpu:
-        return (
-            f"{title} builds this graph, and only what it refuses is reduced; polygraphy.sh, in the engine's folder, "
-            "compares results"
-        )
-    return f"{title} computes what this graph means, within a relative error of {setup.limit:g}{hint}"
 
 
 def _nodes(model: onnx.ModelProto) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, TensorProto, helper, load_model, save_model
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, load_model, save_model
 
 from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.facts import RUNTIMES, not_installed
@@ -76,6 +76,10 @@ class ONNXRuntime:
         try:
             with scratch_folder() as scratch:
                 given = onnx
+                if blueprint.apart:
+                    model = load_graph(onnx)
+                    model.graph.output.extend(ValueInfoProto(name=name) for name in blueprint.apart)
+                    save_graph(model, given := scratch / "apart.onnx")
                 try:
                     optimize(given, folder, build)
                 except Exception:
@@ -101,7 +105,8 @@ class ONNXRuntime:
         options = options_for(inference.threads)
         if device() == "cpu":
             session = open_session(folder / GRAPH, options, blueprint.build)
-            return [CpuSession(session) for _ in range(requests)]
+            outputs = [spec.name for spec in blueprint.interface.outputs]
+            return [CpuSession(session, outputs) for _ in range(requests)]
         return [open_on_gpu(folder / GRAPH, blueprint, options, inference.cuda_graph) for _ in range(requests)]
 
     def trace(
@@ -120,9 +125,8 @@ class ONNXRuntime:
 class CpuSession:
     replays = False
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self._outputs = [tensor.name for tensor in session.get_outputs()]
+    def __init__(self, session: Any, outputs: Sequence[str]) -> None:
+        self._session, self._outputs = session, outputs
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         return dict(zip(self._outputs, self._session.run(self._outputs, dict(feeds)), strict=True))
@@ -224,8 +228,7 @@ def open_session(model: Path, options: Any, build: BuildParams, layout: Layout =
 def _settings_for(model: ModelProto, options: Any, build: BuildParams) -> dict[str, str]:
     """Return what the CUDA provider is told of a graph, and change the options of its sessions if they must be told."""
     if rounds_to_int8(model.graph):
-        # The provider computes int8 in floats. Prepared for kernels of int8, the biases are dequantized on the CPU, so
-        # that nothing can be replayed.
+        # Prepared for kernels of int8, which the provider lacks, biases are dequantized on the CPU: none is replayed.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     return noted_settings(model, build)
 
@@ -284,9 +287,7 @@ def require_known_sizes(blueprint: Blueprint) -> None:
                 )
     for spec in blueprint.interface.inputs:
         if spec.values:
-            raise EnginewrightError(
-                f"ONNX Runtime on a GPU does not take input {spec.name}, which holds sizes: take TensorRT"
-            )
+            raise EnginewrightError(f"ONNX Runtime on a GPU takes no sizes, as in input {spec.name}: take TensorRT")
 
 
 def has_choice(graph: GraphProto) -> bool:
@@ -366,8 +367,7 @@ def open_on_gpu(model: Path, blueprint: Blueprint, options: Any, replays: bool) 
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         if "cannot use the graph capture feature" not in str(error):
             raise
-        replays = False
-        first = open_session(replays)
+        first = open_session(replays := False)
     opened = model.stat()
 
     def another() -> Any:
