@@ -12,7 +12,7 @@ from enginewright.core.params.samples import TextPreprocessing
 from enginewright.core.text import suggestion
 from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE, find_package, folders_above
 from enginewright.data.sources.arrays import ARRAY_SUFFIXES
-from enginewright.data.sources.files import IMAGE_SUFFIXES
+from enginewright.data.sources.files import is_image
 from enginewright.data.texts import padded_length
 from enginewright.model.from_transformers import TOKENIZER
 
@@ -116,8 +116,7 @@ def _take_samples(given: str, stated: preparation.Stated, taken: Taken) -> None:
     samples: dict[str, Any] = {} if trains else {"training": 0}
     samples["source"] = _copied(path, "texts" if is_text else "images", taken)
     if path.is_dir():
-        images = [file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES]
-        samples |= _split(len(images), path, trains)
+        samples |= _split(sum(map(is_image, path.rglob("*"))), path, trains)
     elif path.suffix in ARRAY_SUFFIXES:
         counts = [shape[0] for shape, _ in preparation.headers(path).values() if shape]
         samples |= _split(max(counts, default=0), path, trains)
@@ -140,7 +139,9 @@ def _prepare(choices: Choices, stated: preparation.Stated, taken: Taken, ask: pr
     else:
         if choices.task in ("detection", "segmentation") and not stated.values:  # a crop loses what is at the edges
             stated = stated._replace(values={"resize_mode": "stretch"}, origin="the task, which is about whole images")
-        samples["preprocessing"], origins = preparation.choose(stated, choices.size, ask)
+        states_none = bool(choices.images) and not {"resize", "crop"} & (stated.values or {}).keys()
+        own = preparation.size_of_images(path) if states_none else None
+        samples["preprocessing"], origins = preparation.choose(stated, choices.size, ask, own)
         taken.origins.update({f"{preparation.PLACE}.{name}": origin for name, origin in origins.items()})
         if _trains(taken):
             training = {"size": preparation.longest_side(samples["preprocessing"]["crop"])}
@@ -189,7 +190,6 @@ def _copied(path: Path, kind: str, taken: Taken) -> str:
 
 
 def _same(one: Path, other: Path) -> bool:
-    if not one.is_dir() or not other.is_dir():
-        return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
-    names = [{path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} for folder in (one, other)]
+    """Tell whether two files, or two folders of files, have the same content."""
+    names = [{file.relative_to(each) for file in (each, *each.rglob("*")) if file.is_file()} for each in (one, other)]
     return names[0] == names[1] and all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
@@ -19,12 +20,13 @@ from enginewright.core.installing import how_to_install
 from enginewright.core.params.samples import LARGEST_SIDE, Preprocessing
 from enginewright.core.params.section import explain
 from enginewright.core.text import as_in_yaml, in_one_line
+from enginewright.data.sources.arrays import ARRAY_SUFFIXES
+from enginewright.data.sources.files import is_image
 from enginewright.model.from_transformers import IMAGES, preprocessing_of, texts_of
 
 PLACE, ATTRIBUTE = "samples.preprocessing", "preprocessing"
-# Torchvision trains its networks with these.
-IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
-SIZE = 224
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}  # with which torchvision trains its networks
+SIZE, LARGEST_OWN = 224, 640  # pixels; a network takes photographs, which are larger, scaled down
 GUESS = "a guess, as "  # with which begins where a value comes from that nobody said
 Ask = Callable[[str], str]  # which answers a question
 QUESTIONS = {
@@ -124,18 +126,14 @@ def of_onnx(path: Path) -> Stated:
         return Stated()
     shape = [dimension.dim_value for dimension in inputs[0].type.tensor_type.shape.dim]
     name, origin = inputs[0].name, f"the input of {path.name}"
-    if shape and len(shape) != len(("batch", "channels", "height", "width")):
+    if not shape:
+        return Stated({}, origin, input=name)
+    if len(shape) != len(("batch", "channels", "height", "width")):
         return Stated(None, f"{origin}, which has no shape of images", input=name)
-    found: dict[str, Any] = {}
-    if shape:
-        last = shape[3] in (1, 3) and shape[1] not in (1, 3)
-        channels, *sides = (shape[3], *shape[1:3]) if last else shape[1:]
-        found["layout"] = "nhwc" if last else "nchw"
-        if channels == 1:
-            found["color"] = "grey"
-        if all(sides):
-            found["crop"] = sides[0] if sides[0] == sides[1] else sides
-    return Stated(found, origin, input=name)
+    last = shape[3] in (1, 3) and shape[1] not in (1, 3)
+    channels, *sides = (shape[3], *shape[1:3]) if last else shape[1:]
+    found = {"layout": "nhwc" if last else "nchw"} | ({"color": "grey"} if channels == 1 else {})
+    return Stated(found | ({"crop": _side_or_sides(*sides)} if all(sides) else {}), origin, input=name)
 
 
 def headers(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -145,11 +143,7 @@ def headers(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
             with path.open("rb") as file:
                 return {"images": _header(file)}
         with zipfile.ZipFile(path) as archive:
-            found = {}
-            for name in archive.namelist():
-                with archive.open(name) as packed:
-                    found[name.removesuffix(".npy")] = _header(packed)
-            return found
+            return {name.removesuffix(".npy"): _header(archive.open(name)) for name in archive.namelist()}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise EnginewrightError(f"--images {path} cannot be read as a NumPy file: {in_one_line(error)}") from None
 
@@ -160,9 +154,23 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], str]:
     return shape, dtype.name
 
 
-def choose(stated: Stated, size: int | None, ask: Ask | None) -> tuple[dict[str, Any], dict[str, str]]:
+def size_of_images(path: Path) -> Any:
+    """Return the size that all images have, as `crop` has it. Return None if they differ or are photographs."""
+    files = [file for file in path.rglob("*") if is_image(file)]
+    sizes = {headers(path)["images"][0][1:3]} if path.suffix in ARRAY_SUFFIXES else set()
+    for file in files[:: len(files) // 64 + 1]:
+        with suppress(Exception), Image.open(file) as image:  # the stage `samples` names a broken one
+            sizes.add(image.size[::-1])
+    return _side_or_sides(*sizes.pop()) if len(sizes) == 1 and max(max(sizes)) <= LARGEST_OWN else None
+
+
+def _side_or_sides(height: int, width: int) -> Any:
+    return height if height == width else [height, width]
+
+
+def choose(stated: Stated, size: int | None, ask: Ask | None, own: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """Return all of samples.preprocessing, and where each value is from. What is not stated and matters is asked for,
-    if there is a terminal."""
+    if there is a terminal. `own` is the size of the images, if it counts."""
     values = dict(stated.values or {})
     _require_possible(_filled(values), stated.origin)
     origins, guess = dict.fromkeys(values, f"from {stated.origin}"), f"{GUESS}{stated.unknown}"
@@ -173,9 +181,12 @@ def choose(stated: Stated, size: int | None, ask: Ask | None) -> tuple[dict[str,
     matter = {"crop"} if "mean" in values else set(QUESTIONS)
     for name in QUESTIONS:
         if name not in values:
-            usual, asks = _usual(name, values), ask if name in matter else None
+            usual, asks = _usual(name, values, own), ask if name in matter else None
             values[name] = _answer(name, usual, values, asks) if asks else usual
-            origins[name] = "as you answered" if asks else guess
+            guessed = f"{GUESS}the images have this size" if own and name == "crop" else guess
+            origins[name] = "as you answered" if asks else guessed
+    if values["crop"] == own and isinstance(own, int):  # there is no margin to cut off
+        values["resize"], origins["resize"] = own, origins["crop"]
     rest = {name: value for name, value in _filled(values).items() if name not in values}
     values, origins = values | rest, origins | dict.fromkeys(rest, guess)
     _require_possible(values, stated.origin)
@@ -195,8 +206,8 @@ def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _usual(name: str, values: Mapping[str, Any]) -> Any:
-    usual: dict[str, Any] = {"crop": values.get("resize", SIZE), "color": "rgb", "divide_by": 255, **IMAGENET}
+def _usual(name: str, values: Mapping[str, Any], own: Any) -> Any:
+    usual: dict[str, Any] = {"crop": own or values.get("resize", SIZE), "color": "rgb", "divide_by": 255, **IMAGENET}
     if name not in IMAGENET:
         return usual[name]
     found = usual[name] if values["divide_by"] == 255 else [{"mean": 0, "std": 1}[name]] * 3

@@ -1,6 +1,6 @@
 """Look at samples: draw those whose answers change, and tell whether a model would know them if prepared otherwise."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -180,8 +180,10 @@ def doubt_about_preparation(
         return (metric_of(task, outputs_of(other), truth, places) or 0.0) if outputs_of(other) else 0.0
 
     own, found = accuracy(how), how
+    sizes_of_images = {image.size[::-1] for image in images}
+    sides = [*(sizes_of_images if len(sizes_of_images) == 1 else ()), *((side, side) for side in SIDES)]
     for _ in range(MISTAKES):
-        ways = [*_other_scalings(found), *_other_crops(found)]
+        ways = [*_other_scalings(found), *_other_crops(found, sides)]
         best = max(progress(ways, "prepared otherwise", len(ways), "ways"), key=accuracy)
         if accuracy(best) < accuracy(found) + CLEARLY:
             break
@@ -212,13 +214,13 @@ def _for(color: str, values: Values) -> Values:
     return values if color == "rgb" else values[::-1]
 
 
-def _other_crops(how: Preprocessing) -> Iterator[Preprocessing]:
+def _other_crops(how: Preprocessing, sizes: Sequence[tuple[int, int]]) -> Iterator[Preprocessing]:
     """Yield the ways to bring an image to this size: without its margin, as ImageNet's networks take it, without the
-    ends of its longer side alone, and whole, with another aspect or within bars; and two of them to the usual sizes.
-    Far larger ones take long, and are tried once a larger one is better."""
+    ends of its longer side alone, and whole, with another aspect or within bars; and two of them to other sizes. Far
+    larger ones take long, and are tried once a larger one is better."""
     longer = max(how.crop)
     ways = [((longer * 8 // 7,) * 2, "shorter_side", how.crop), (how.crop, "pad", how.crop)]
-    for crop in (how.crop, *((side, side) for side in SIDES if side <= 2 * longer)):
+    for crop in (how.crop, *(size for size in sizes if max(size) <= 2 * longer)):
         ways += [((max(crop),) * 2, "shorter_side", crop), (crop, "stretch", crop)]
     for resize, mode, crop in ways:
         yield how.model_copy(update={"resize": resize, "resize_mode": mode, "crop": crop})

@@ -258,7 +258,7 @@ def test_what_nothing_says_is_asked_for_at_a_terminal(repository):
     given = ("--model", "nets:small", "--images", "photos")
     typed = "96\nrbg\nbgr\n\nhalf\n0.5, 0.5, 0.5\n\n"
     said = on_a_terminal("new", *given, cwd=repository, typed=typed, NO_COLOR="1").replace("\r\n", "\n")
-    assert "size of the images that the model takes, in pixels [224]: " in said
+    assert "size of the images that the model takes, in pixels [8]: " in said
     assert "mean per channel, after that [0.406, 0.456, 0.485]: " in said
     assert "not understood; mean per channel" in said
     assert "color: input should be 'rgb', 'bgr' or 'grey'" in said
@@ -269,6 +269,30 @@ def test_what_nothing_says_is_asked_for_at_a_terminal(repository):
     assert (how.crop, how.color, how.mean, how.std) == ((96, 96), "bgr", (0.5, 0.5, 0.5), (0.225, 0.224, 0.229))
     again = on_a_terminal("new", *given, cwd=repository, typed="", NO_COLOR="1")
     assert "that the model takes" not in again, "params.yaml is there, and stays"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "preprocessing", "crop", "resize"),
+    [
+        ([(48, 48)], {}, 48, 48),
+        ([(64, 48)], {}, [48, 64], [48, 64]),
+        ([(48, 48), (64, 48)], {}, 224, 256),
+        ([(4000, 3000)], {}, 224, 256),
+        ([(48, 48)], {"crop": 32}, 32, 36),
+        ([(48, 48)], {"resize": 40}, 40, 40),
+    ],
+)
+def test_images_of_one_size_are_taken_whole_where_the_model_states_none(repository, sizes, preprocessing, crop, resize):
+    with (repository / "nets.py").open("a") as file:
+        file.write(f"small.preprocessing = {preprocessing}\n" if preprocessing else "")
+    for number, image in enumerate((repository / "photos").iterdir()):
+        Image.new("RGB", sizes[number % len(sizes)]).save(image)
+    (repository / "photos/broken.png").write_text("no image")
+    said, params = laid_out(repository, "--model", "nets:small", "--images", "photos")
+    how = params.samples.preprocessing
+    assert [list(each) if each[0] != each[1] else each[0] for each in (how.crop, how.resize)] == [crop, resize]
+    guessed = any("a guess, as the images have this size" in line for line in said)
+    assert guessed == (len(sizes) == 1 and sizes[0][0] < 100 and not preprocessing)
 
 
 def test_without_a_terminal_a_guess_is_told_with_its_lines(repository):

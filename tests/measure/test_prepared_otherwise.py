@@ -128,6 +128,7 @@ def test_the_way_that_the_model_knows_is_named_with_its_accuracy(tmp_path, train
 
 
 MARGIN, NONE = {"resize": 36, "crop": 32}, {"resize": 32, "crop": 32}
+OWN = {"resize": (40, 60), "crop": (40, 60)}  # the size of the images themselves
 STRETCH = {"resize_mode": "stretch"}
 
 
@@ -139,6 +140,7 @@ STRETCH = {"resize_mode": "stretch"}
         (NONE | {"resize_mode": "pad"}, MARGIN, True, "resize 32 and resize_mode pad"),
         (MARGIN, {"resize": 256, "crop": 224}, False, "resize 36 and crop 32"),
         (NONE | STRETCH, {"resize": 256, "crop": 224}, False, "resize 32, resize_mode stretch and crop 32"),
+        (OWN | STRETCH, MARGIN, False, "resize [40, 60], resize_mode stretch and crop [40, 60]"),
     ],
 )
 def test_the_crop_that_the_model_knows_is_named(tmp_path, trained, given, only, told):

@@ -312,6 +312,8 @@ def _yaml() -> YAML:
     # Write null as params.yaml does. By itself, ruamel would write nothing at all.
     null = "tag:yaml.org,2002:null", "null"
     yaml.representer.add_representer(type(None), lambda representer, _: representer.represent_scalar(*null))
+    in_one_line = {"tag": "tag:yaml.org,2002:seq", "flow_style": True}  # lists that the file does not have yet
+    yaml.representer.add_representer(list, lambda made, items: made.represent_sequence(sequence=items, **in_one_line))
     return yaml
 
 
