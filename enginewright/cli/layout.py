@@ -127,9 +127,13 @@ def kept_empty(place: Place) -> list[Path]:
     return [(place.beside or place.folder) / "data" / name / ".gitkeep" for name in DATA]
 
 
-def lines_of(place: Place) -> dict[Path, str]:
-    """Return what to add to files that others write to as well."""
-    return {place.folder / ".gitignore": text_of("gitignore"), place.dvc / ".dvcignore": text_of("dvcignore")}
+def add_lines(place: Place) -> None:
+    """Add the lines that are missing to files that others write to as well."""
+    for folder, name in ((place.folder, "gitignore"), (place.folder, "gitattributes"), (place.dvc, "dvcignore")):
+        path = folder / f".{name}"
+        there = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if missing := [line for line in text_of(name).splitlines() if line not in there]:
+            write_text(path, "".join(f"{line}\n" for line in [*there, *missing]))
 
 
 def has_target(name: str, folder: Path) -> bool:
@@ -141,10 +145,3 @@ def has_target(name: str, folder: Path) -> bool:
 
 def how_to_run(folder: Path) -> str:
     return "make repro" if has_target("repro", folder) else "python -m dvc repro"
-
-
-def add_lines(path: Path, lines: str) -> None:
-    there = path.read_text(encoding="utf-8") if path.exists() else ""
-    missing = [line for line in lines.splitlines() if line not in there.splitlines()]
-    if missing:
-        write_text(path, "".join(f"{line}\n" for line in [*there.splitlines(), *missing]))

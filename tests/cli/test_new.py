@@ -65,7 +65,10 @@ def test_there_is_one_pipeline_and_one_text(name):
 def test_a_project_with_a_network_and_images_of_its_own_is_laid_out(repository):
     said = new(repository, "--model", "nets:small", "--images", "photos", "--size", "28")
     assert "made dvc.yaml\n" in said
-    assert said.endswith(f"Next, in {repository}: look at params.yaml, then dvc add data/images/photos; make repro\n")
+    assert said.endswith(
+        f"Next, in {repository}: look at params.yaml, then make repro\n"
+        "To keep it: dvc add data/images/photos && git add --all && git commit\n"
+    )
     params = Params.read(repository / "params.yaml")
     assert (params.model.source, params.weights.source) == ("nets:small", "given")
     assert (params.samples.source, params.samples.preprocessing.crop) == ("data/images/photos", (28, 28))
@@ -269,13 +272,24 @@ def test_a_makefile_of_the_owners_own_stays_and_so_does_what_comes_next(reposito
     assert not (repository / ".enginewright/Makefile").exists()
 
 
+def test_make_says_what_to_do_where_python_has_no_enginewright(repository):
+    new(repository)
+    done = subprocess.run(["make", "repro", "PYTHON=false"], cwd=repository, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "false has no Enginewright: " in done.stderr
+    assert "make PYTHON=" in done.stderr
+
+
 def test_no_model_is_called_as_a_target_of_the_makefile():
     targets = re.findall(r"^(\w+):", (FILES / "Makefile").read_text(), re.MULTILINE)
     assert tuple(sorted(targets)) == TARGETS
 
 
-def test_git_keeps_nothing_that_dvc_keeps(repository):
+def test_git_keeps_nothing_that_dvc_keeps_nor_the_environment(repository):
     new(repository)
+    assert (repository / ".gitattributes").read_text() == (ROOT / ".gitattributes").read_text()
+    for path in (".venv/bin/python", "nets/__pycache__/small.pyc"):
+        assert subprocess.run(["git", "check-ignore", "-q", path], cwd=repository).returncode == 0, path
     for stage in planned_stages().values():
         for out in stage.get("do", stage).get("outs", []):
             path = (out if isinstance(out, str) else next(iter(out))).replace("${key}", "int8")

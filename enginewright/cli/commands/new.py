@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -95,8 +96,7 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
     for path in new:
         write_text(path, files[path])
     layout.bring_wheel(place)
-    for path, lines in layout.lines_of(place).items():
-        layout.add_lines(path, lines)
+    layout.add_lines(place)
     if params in new:
         edit_params(lambda content: overlay(content, taken.params), "enginewright new", params)
     copied = {place.folder / target: source for target, source in taken.copies.items()}
@@ -156,12 +156,13 @@ def _said(place: layout.Place, files: Mapping[Path, str], new: list[Path], copie
             lines.append(f"left {name} as it is; the one of this version differs:")
             before = path.read_text(encoding="utf-8").splitlines()
             lines += difflib.unified_diff(before, text.splitlines(), name, "new", "", "", 1, "")
-    tracked = "".join(f"dvc add {os.path.relpath(path.resolve(), place.folder)}; " for path in copied)
     if place.folder.joinpath("dvc.yaml") in new and UNKNOWN in elsewhere("pipeline"):
         nightly = layout.renewed_files(place)[layout.NIGHTLY].path.relative_to(place.git)
         lines.append(f"write into {nightly} where Enginewright is, in place of ADDRESS: this one is of a folder")
-    then = f"look at params.yaml, then {tracked}{layout.how_to_run(place.folder)}"
-    lines += [*about, "", f"Next, in {place.folder}: {then}"]
+    lines += [*about, "", f"Next, in {place.folder}: look at params.yaml, then {layout.how_to_run(place.folder)}"]
+    if copied:
+        tracked = shlex.join(os.path.relpath(path.resolve(), place.folder) for path in copied)
+        lines.append(f"To keep it: dvc add {tracked} && git add --all && git commit")
     if place.beside and layout.has_target("all", place.beside):
         lines.append(f"`make all` in {place.beside} runs all models")
     return "\n".join(lines)

@@ -145,8 +145,7 @@ def _write(upgrade: Upgrade) -> None:
         if not path.parent.exists():  # DVC watches it, and misses what is not there
             path.parent.mkdir(parents=True)
             path.touch()
-    for path, lines in layout.lines_of(place).items():
-        layout.add_lines(path, lines)
+    layout.add_lines(place)
     (place.folder / layout.AS_LAID_OUT / PARAMS_UNTIL_0_3).unlink(missing_ok=True)
     shutil.rmtree(place.folder / OLD_FOLDER, ignore_errors=True)
 
