@@ -166,8 +166,7 @@ def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
     for each in benchmark.latencies:
         if (each.contender, each.batch) == (ratio.baseline, ratio.batch):
             return each.p50
-    timed = f"{ratio.baseline} at batch {ratio.batch}"
-    raise EnginewrightError(f"{benchmark.precision}: no latency of {timed} was recorded")
+    raise EnginewrightError(f"{benchmark.precision}: {ratio.baseline} has no latency at batch {ratio.batch}")
 
 
 def combine(speed_changes: Sequence[SpeedChange]) -> SpeedChange:
@@ -283,7 +282,7 @@ def _slower_machine(timed: Benchmark, best: float) -> str | None:
     if pace is None:
         return "the machine never kept to one pace while one was timed: measure again"
     if pace > SAME_PACE * best:
-        return f"the machine was {pace / best:.2f} times as slow while one was timed: measure again"
+        return f"the machine was {best / pace:.2f} times as fast as it can be while one was timed: measure again"
     return None
 
 
@@ -292,8 +291,8 @@ def _judge_speed_changes(precision: str, speed_changes: SpeedChanges, deviations
         change = judge_factor(precision, figure, speed.log, deviations * speed.deviation, speed.before, speed.after)
         if change.outcome is Outcome.NO_CHANGE or not speed.is_mostly_the_baseline:
             return change
-        times = math.exp(speed.baseline_log)
-        why = f"the baseline itself took {times:.2f} times as long, most of the change: measure again"
+        times = math.exp(-speed.baseline_log)
+        why = f"the baseline itself was {times:.2f} times as fast, most of the change: measure again"
         return not_comparable(precision, figure, why, again=True)
 
     judged = {figure: judge(figure, each) for figure, each in speed_changes.items()}

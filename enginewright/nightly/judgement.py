@@ -34,7 +34,7 @@ class Found(NamedTuple):
     broken: Mapping[str, tuple[str, ...]]
 
 
-Measure = Callable[[Collection[str]], Found]  # measures these precisions again, or all if it is given none
+Measure = Callable[[Collection[str], str], Found]  # measures these precisions, or all if it is given none; why again
 Race = Callable[[Collection[str]], Mapping[str, SpeedChanges]]  # races these engines against the good run's, if it can
 
 
@@ -81,8 +81,8 @@ def judge(measure: Measure, race: Race, history: History, confidence: float, att
     known = {entry.precision for entry in good.precisions} if good else set()
     raced: dict[str, SpeedChanges] = {}
 
-    def measure_once(precisions: Collection[str]) -> tuple[Found, list[Change]]:
-        found = measure(precisions)
+    def measure_once(precisions: Collection[str], why: str) -> tuple[Found, list[Change]]:
+        found = measure(precisions, why)
         now = found.measurements
         for name in precisions or tuple(raced):
             raced.pop(name, None)
@@ -98,18 +98,20 @@ def judge(measure: Measure, race: Race, history: History, confidence: float, att
             changes = _with_races(changes, compare_runs(good, now, confidence, raced), raced) if raced else changes
         return found, changes
 
-    def measure_until_comparable(precisions: Collection[str]) -> tuple[Found, list[Change]]:
+    def measure_until_comparable(precisions: Collection[str], why: str) -> tuple[Found, list[Change]]:
         """Measure precisions, or all if none is named, and again those for which it may help."""
-        found, changes = measure_once(precisions)
-        for _ in range(attempts):
-            if not (unclear := {change.precision for change in changes if change.again}):
+        found, changes = measure_once(precisions, why)
+        for attempt in range(1, attempts + 1):
+            unclear = {one.precision: f"{one.precision}: {one.why}" for one in reversed(changes) if one.again}
+            if not unclear:
                 break
-            found, changes = measure_once(unclear)
+            said = "; ".join(unclear.values()).replace(": measure again", "")
+            found, changes = measure_once(unclear, f" again, {attempt} of at most {attempts} times: {said}")
         return found, changes
 
-    found, changes = measure_until_comparable(())
+    found, changes = measure_until_comparable((), "")
     if changed := {change.precision for change in changes if change.is_better_or_worse}:
-        found, second = measure_until_comparable(changed)
+        found, second = measure_until_comparable(changed, " once more: a change counts only if it is seen twice")
         changes = _confirmed(changes, second)
     return Judgement(found, changes, first=good is None)
 

@@ -46,7 +46,7 @@ def main() -> None:
 
 def run_night(confidence: float, attempts: int) -> Status:
     start, revision = datetime.now(timezone.utc).replace(microsecond=0), installing.revision()
-    _dvc("report")  # not the gate: if it is red, this is a result of the night and must not end it
+    _dvc("build", "reference")  # and what they need; what measures engines comes after, once
     params = Params.read()
     history = History.here(HISTORY, params)
     race = partial(_race, history.folder / GOOD, params)
@@ -65,12 +65,12 @@ def run_night(confidence: float, attempts: int) -> Status:
     return judgement.status
 
 
-def _measure(precisions: Collection[str]) -> Found:
-    """Measure these precisions again, or all if none is named, even if nothing changed: the machine may have."""
-    print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", file=sys.stderr, flush=True)
+def _measure(precisions: Collection[str], why: str) -> Found:
+    """Measure these precisions, or all if none is named, even if nothing changed: the machine may have."""
+    print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}{why}", file=sys.stderr, flush=True)
     stages = [f"{stage}@{name}" for stage in MEASURED for name in sorted(precisions)] or MEASURED
     _dvc("--force", "--single-item", *stages, "race")
-    _dvc("report")
+    _dvc("report")  # not the gate: if it is red, this is a result of the night and must not end it
     return Found(Measurements.read(MEASUREMENTS), Verdict.read(VERDICT).failures)
 
 

@@ -137,7 +137,7 @@ class Findings:
         found, pace = machine_problems(entry.benchmark), entry.benchmark.pace.microseconds
         best = min(one.benchmark.pace.microseconds or float("inf") for one in self.precisions)
         if pace and pace > records.SAME_PACE * best:
-            found.append(f"the machine was {pace / best:.2f} times as slow as for another precision")
+            found.append(f"the machine was {best / pace:.2f} times as fast as for another precision")
         if pace is None:
             found.append("the machine never kept to one pace")
         return found

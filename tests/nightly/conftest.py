@@ -24,15 +24,17 @@ class Nights:
 
     def __init__(self, root, run):
         self.root, self.run, self.count = root, run, 0
-        self.measured, self.raced = [], []
+        self.measured, self.raced, self.reasons = [], [], []
 
     def night(self, *measurements, broken=None, setting=SETTING, races=()):
         """`races` are int8's speed changes as logarithms. Without them, the good run's engine is missing."""
         history, measurements_left = History(self.root / setting.folder, setting), list(measurements)
-        self.measured, self.raced, start, races_left = [], [], START + timedelta(days=self.count), list(races)
+        self.measured, self.raced, self.reasons = [], [], []
+        start, races_left = START + timedelta(days=self.count), list(races)
 
-        def measure(precisions):
+        def measure(precisions, why):
             self.measured.append(set(precisions))
+            self.reasons.append(why)
             return Found(measurements_left.pop(0), broken or {})
 
         def race(precisions):

@@ -112,10 +112,10 @@ def test_the_last_of_three_nights_is_slower_and_red(project, run):
     assert {night.revision for night in project.nights} == {project.git("rev-parse", "--short=12", "HEAD")}
 
 
-def test_a_night_measures_everything_again_and_then_draws_the_report(project, run):
+def test_a_night_measures_everything_once_and_then_draws_the_report(project, run):
     project.night(run(13.0, 4.4))
     assert project.calls == [
-        "repro report",
+        "repro build reference",
         "repro --force --single-item validate benchmark race",
         "repro report",
         "repro",
@@ -152,7 +152,7 @@ def test_make_fails_on_red_and_not_on_a_slow_machine(project, run):
     assert "# Red: a confirmed regression" in red.stdout
 
 
-@pytest.mark.parametrize("stage", ["repro report", "repro --force --single-item validate benchmark race"])
+@pytest.mark.parametrize("stage", ["repro build reference", "repro --force --single-item validate benchmark race"])
 def test_a_night_with_a_failing_stage_is_an_error_and_not_recorded(project, run, stage):
     project.fail(*stage.split())
     done = project.night(run(13.0, 4.4))

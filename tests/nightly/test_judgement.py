@@ -49,6 +49,7 @@ def test_a_regression_is_measured_once_more_and_red_if_it_is_seen_again(nights, 
     nights.night(both())
     judgement = nights.night(both(int8=(11.0, 3.7)), both(int8=(11.1, 3.72)))
     assert nights.measured == [set(), {"int8"}]
+    assert nights.reasons == ["", " once more: a change counts only if it is seen twice"]
     assert judgement.status == Status.REGRESSION
     assert sentence(judgement).startswith("Red: a confirmed regression (int8: speed, all together -1")
     assert "fp32" not in sentence(judgement)
@@ -122,8 +123,10 @@ def test_a_machine_that_stays_slow_is_neither_good_nor_red(nights, both):
     slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
     judgement = nights.night(*[slow] * 4)
     assert nights.measured == [set(), *[{"int8"}] * 3]
+    slower = "int8: the machine was 0.68 times as fast as it can be while one was timed"
+    assert nights.reasons == ["", *(f" again, {number} of at most 3 times: {slower}" for number in (1, 2, 3))]
     assert judgement.status == Status.NOT_COMPARABLE
-    assert "int8: the machine was 1.48 times as slow while one was timed" in sentence(judgement)
+    assert "int8: the machine was 0.68 times as fast as it can be while one was timed" in sentence(judgement)
     assert nights.good == both()
 
 
@@ -253,7 +256,7 @@ def test_a_change_of_pytorch_itself_is_measured_again_and_reported_once(nights, 
     judgement = nights.night(*[moved] * 4)
     assert nights.measured == [set(), {"int8"}, {"int8"}, {"int8"}]
     assert judgement.status == Status.NOT_COMPARABLE
-    assert sentence(judgement).count("the baseline itself took 0.80 times as long") == 1
+    assert sentence(judgement).count("the baseline itself was 1.25 times as fast") == 1
     assert nights.good == both()
 
 
@@ -279,7 +282,7 @@ def test_a_machine_that_is_faster_than_before_makes_a_new_good_run(nights, both)
     nights.night(both(fp32_is={"pace": SLOW}, int8_is={"pace": SLOW}))
     judgement = nights.night(both())
     assert judgement.status == Status.GOOD
-    assert "not comparable with the good run (fp32: the machine was 1.48 times as slow" in sentence(judgement)
+    assert "not comparable with the good run (fp32: the machine was 0.68 times as fast" in sentence(judgement)
     assert nights.good == both()
 
 

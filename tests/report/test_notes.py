@@ -121,7 +121,7 @@ def test_a_clock_at_the_limit_is_steady(evidence):
 def test_a_precision_timed_on_a_slower_machine_is_named_and_its_ratios_are_marked(findings, evidence):
     found = findings(paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5), paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0))
     page = summary_of(found)
-    slower = "the machine was 1.50 times as slow as for another precision."
+    slower = "the machine was 0.67 times as fast as for another precision."
     assert f"- **fp32 at batch 8:** {slower}\n" in page
     assert "int8 at batch" not in page
     assert ratios(found)["fp32", "8"] == "1.00 (0.98 to 1.02) *"
