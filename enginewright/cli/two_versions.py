@@ -85,10 +85,6 @@ class Judged(Record):
     speed: Speedup | None  # of the new one
     cure: str  # whether one is needed, with each version
 
-    @property
-    def is_safe(self) -> bool:
-        return self.verdict in ("safe", "safe, and faster")
-
 
 def judge_upgrade(old: str, new: str, params: Params, confidence: float, say: Callable[[str], None]) -> list[Judged]:
     """Judge each precision that was converted, with the Pythons of both environments, and write the page."""

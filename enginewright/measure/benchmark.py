@@ -72,12 +72,6 @@ def with_tuned_batches(params: BenchmarkParams, build: BuildParams) -> Benchmark
     return params.model_copy(update={"batches": tuple(sorted([*missing, *params.batches]))}) if missing else params
 
 
-def quoted_batch(params: BenchmarkParams, build: BuildParams) -> int:
-    """Return the batch size to quote speeds at: the one that engines are tuned for, or else the largest raced."""
-    raced, optimum = with_tuned_batches(params, build).batches, build.profile.batch.opt
-    return optimum if optimum in raced else max(raced)
-
-
 def race_over_sizes(
     contenders: Mapping[str, Bind],
     samples: SampleSet,

@@ -27,8 +27,6 @@ from enginewright.measure.records import Identity, Measurements, Outcome, Ratio
 
 NIGHTS, GOOD, GOOD_ENGINES, SETTING = "nights.jsonl", "good.json", "good-engines.json", "setting.json"
 GATE, FIRST = "gate", "first"  # verdicts besides outcomes: a threshold broke; there was no good run to compare with
-
-
 Kept = TypeVar("Kept", bound=Record)
 
 

@@ -143,10 +143,6 @@ class Validation(Record):
         return self.results[0] if self.results else None
 
     @property
-    def same_answers(self) -> float | None:
-        return None if self.agreement is None else self.agreement.share
-
-    @property
     def passed(self) -> bool:
         return not (self.broken or self.not_enough_samples)
 

@@ -236,7 +236,10 @@ def race(
     found = {name: read_engine(engines / name) for name in PRECISIONS if (engines / name / RECORD).exists()}
     records = {name: record for name, record in found.items() if not differences(record.target, here)}
     record = next(iter(records.values()))
-    batch, baseline = measuring.quoted_batch(params.benchmark, record.build), params.benchmark.baselines[0]
+    # Quote speeds at the batch size that engines are tuned for, or else at the largest that is raced.
+    batches = measuring.with_tuned_batches(params.benchmark, record.build).batches
+    batch, baseline = record.build.profile.batch.opt, params.benchmark.baselines[0]
+    batch = batch if batch in batches else max(batches)
     feeds = SampleSet.open(validation).tuned(record.build).cycled(batch)
     openers: dict[str, Open] = {name: partial(open_contender, engines / name, here, inference) for name in records}
     graph, load_pytorch = simplified / "model.onnx", partial(_load_model, weights)

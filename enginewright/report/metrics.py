@@ -26,7 +26,7 @@ def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
         {
             "passed": validation.passed,
             **_results(validation, "engine", "drop"),
-            "same_answer_%": _percent(validation.same_answers),
+            "same_answer_%": _percent(validation.agreement.share if validation.agreement else None),
             "cosine": round(errors.cosine, 6),
             "relative_error_ppm": _digits(1e6 * errors.relative),  # DVC shows five decimals; fp32's error has more
             "executed_as_asked_%": _percent(entry.engine.share_as_asked),

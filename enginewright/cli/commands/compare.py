@@ -53,7 +53,7 @@ def run(chosen: Namespace) -> int:
     if all(environments) and not any(runs):
         judged = judge_upgrade(str(chosen.old), str(chosen.new), Params.read(), chosen.confidence, print)
         print(f"{PAGE} has it all")
-        return 0 if all(each.is_safe for each in judged) else STATUSES[Outcome.REGRESSION]
+        return 0 if all(each.verdict.startswith("safe") for each in judged) else STATUSES[Outcome.REGRESSION]
     if any(environments) or not all(runs):
         raise EnginewrightError("give two runs, or --from and --to with the Pythons of two environments")
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
@@ -66,8 +66,7 @@ def run(chosen: Namespace) -> int:
     rows = [change.model_dump() for change in changes]
     print(json.dumps(rows, indent=2) if chosen.json else comparison.describe(changes, chosen.confidence))
     if not (chosen.race or chosen.json):
-        together = [change.slack for change in changes if change.figure == comparison.TOGETHER]
-        slacks = [slack for slack in together if slack is not None]
+        slacks = [one.slack for one in changes if one.figure == comparison.TOGETHER and one.slack is not None]
         chance = f"Ratios leave changes of up to {max(slacks):.0%} to chance here.\n" if slacks else ""
         print(f"\n{chance}To tell 3 %, race both runs' engines: --race")
     found = comparison.conclusion(changes)

@@ -43,8 +43,6 @@ def run(chosen: Namespace) -> int:
 
 NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
 INSTALL = f"make repro in a clone, else: {how_to_install('pipeline')}"
-
-
 COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
 
 

@@ -57,11 +57,11 @@ def run(chosen: Namespace) -> int:
         params = Params.read()
         failed = ask_fleet(asked, params, users_code(params))
     models = known_answers(fleet)
-    if not models and chosen.known and not (chosen.latency or chosen.budget):
+    if not models:
+        if not chosen.known or chosen.latency or chosen.budget:
+            raise EnginewrightError("no target has answered yet: `enginewright fleet` asks them")
         print("no target has answered yet")
         return 0
-    if not models:
-        raise EnginewrightError("no target has answered yet: `enginewright fleet` asks them")
     write_text(chosen.page, render_fleet(fleet, models))
     if chosen.json:
         rows = {title: [answer.model_dump(mode="json") for answer in answers] for title, answers in models.items()}

@@ -40,8 +40,7 @@ def freeze_search(precision: str) -> str:
     found = Search.read(SEARCHED / f"{precision}.json")
     was_rescued = bool(Rescue.read(RESCUED / precision / RESCUE).kept)
     if was_rescued and not found.spared:
-        why = f"the search spared no layer of {precision}, and its rescues need the search"
-        return f"{why}: {PARAMS_FILE} stays as it is"
+        return f"the search spared no layer of {precision}, and its rescues need it: {PARAMS_FILE} stays as it is"
     kept = dict.fromkeys((*asked.precisions[precision].keep.nodes, *map(re.escape, found.spared)))
 
     def freeze(params: Content) -> None:
