@@ -42,7 +42,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 MADE = ("artifacts/", "bundles/", "reports/", "data/", "digits", "params.yaml")  # by the pipeline, or by the reader
 TO_RUN = ("sh", "console", "python")
 RUN_A_SCRIPT = (("source",), ("Out-String",), ("Invoke-Expression",))  # that comes through a pipe, in other shells
-GIT = {"checkout", "pull", "add", "commit", "apply", "clone", "remote", "init"}
+GIT = {"checkout", "pull", "push", "add", "commit", "apply", "clone", "remote", "init"}
 
 
 # What is checked of every command, without running it.
