@@ -105,7 +105,7 @@ def judge(measure: Measure, race: Race, history: History, confidence: float, att
             unclear = {one.precision: f"{one.precision}: {one.why}" for one in reversed(changes) if one.again}
             if not unclear:
                 break
-            said = "; ".join(unclear.values()).replace(": measure again", "")
+            said = "; ".join(sorted(unclear.values())).replace(": measure again", "")
             found, changes = measure_once(unclear, f" again, {attempt} of at most {attempts} times: {said}")
         return found, changes
 

@@ -158,7 +158,7 @@ def _said(place: layout.Place, files: Mapping[Path, str], new: list[Path], copie
             lines += difflib.unified_diff(before, text.splitlines(), name, "new", "", "", 1, "")
     if place.folder.joinpath("dvc.yaml") in new and UNKNOWN in elsewhere("pipeline"):
         nightly = layout.renewed_files(place)[layout.NIGHTLY].path.relative_to(place.git)
-        lines.append(f"write into {nightly} where Enginewright is, in place of ADDRESS: this one is of a folder")
+        lines.append(f"in {nightly}, write the address of Enginewright's git repository in place of ADDRESS")
     lines += [*about, "", f"Next, in {place.folder}: look at params.yaml, then {layout.how_to_run(place.folder)}"]
     if copied:
         tracked = shlex.join(os.path.relpath(path.resolve(), place.folder) for path in copied)
