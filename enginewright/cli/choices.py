@@ -13,6 +13,7 @@ from enginewright.core.text import suggestion
 from enginewright.core.user_files import WEIGHTS_WITHOUT_FILE, find_package, folders_above
 from enginewright.data.sources.arrays import ARRAY_SUFFIXES
 from enginewright.data.sources.files import is_image
+from enginewright.data.sources.tables import SUFFIXES, read_rows
 from enginewright.data.texts import padded_length
 from enginewright.model.from_transformers import TOKENIZER
 
@@ -113,13 +114,18 @@ def _take_samples(given: str, stated: preparation.Stated, taken: Taken) -> None:
     is_text = stated.text is not None and path.suffix not in ARRAY_SUFFIXES
     if not is_text and path.suffix == ".csv" and path.read_bytes().startswith(b"text"):
         raise EnginewrightError(f"--images {path} holds texts: leave it out, and see docs/how-to/data.md on texts")
-    samples: dict[str, Any] = {} if trains else {"training": 0}
-    samples["source"] = _copied(path, "texts" if is_text else "images", taken)
+    source = _copied(path, "texts" if is_text else "images", taken)
+    samples: dict[str, Any] = {"source": source} | ({} if trains else {"training": 0})
     if path.is_dir():
         samples |= _split(sum(map(is_image, path.rglob("*"))), path, trains)
     elif path.suffix in ARRAY_SUFFIXES:
         counts = [shape[0] for shape, _ in preparation.headers(path).values() if shape]
         samples |= _split(max(counts, default=0), path, trains)
+    elif path.suffix in SUFFIXES:
+        rows = read_rows(path)[1]
+        samples |= _split(len(rows), path, trains)
+        if not is_text and not Path(taken.home, source).parent.joinpath(str(rows[0][1].get("path"))).exists():
+            taken.origins["samples.source"] = "put the images that it names beside it"
     taken.params["samples"] = samples
 
 
@@ -190,6 +196,5 @@ def _copied(path: Path, kind: str, taken: Taken) -> str:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Tell whether two files, or two folders of files, have the same content."""
     names = [{file.relative_to(each) for file in (each, *each.rglob("*")) if file.is_file()} for each in (one, other)]
     return names[0] == names[1] and all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])

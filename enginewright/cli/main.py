@@ -1,6 +1,5 @@
 """Check, inspect, use, compare and bundle what `dvc repro` makes."""
 
-import importlib
 import importlib.util
 import io
 import os

@@ -295,6 +295,19 @@ def test_images_of_one_size_are_taken_whole_where_the_model_states_none(reposito
     assert guessed == (len(sizes) == 1 and sizes[0][0] < 100 and not preprocessing)
 
 
+@pytest.mark.parametrize("folder", [".", "data/images"])
+def test_the_rows_of_a_table_are_divided_and_its_images_asked_for_where_they_are_not(repository, folder):
+    place = repository / folder
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "table.csv").write_text("path\n" + "".join(f"photos/{number}.png\n" for number in range(12)))
+    if place != repository:
+        (repository / "photos").rename(place / "photos")
+    said, params = laid_out(repository, "--model", "nets:small", "--images", f"{folder}/table.csv")
+    assert (params.samples.validation, params.samples.calibration) == (6, 3)
+    asked = "  samples.source data/images/table.csv: put the images that it names beside it"
+    assert (asked in said) == (place == repository)
+
+
 def test_without_a_terminal_a_guess_is_told_with_its_lines(repository):
     said, params = laid_out(repository, "--model", "others:small", "--images", "photos", "--size", "64")
     keys = ("interpolation", "color", "divide_by", "mean", "std")
