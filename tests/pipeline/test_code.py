@@ -144,6 +144,8 @@ def test_what_was_read_is_kept_by_content(copy):
 
 LOADED = """
 import importlib, json, sys
+for name in [name for name in sys.modules if name.startswith("enginewright.")]:  # what a warm Python begins with
+    del sys.modules[name]
 from enginewright.pipeline import STAGES
 for stage in sys.argv[1:]:
     importlib.import_module(f"enginewright.pipeline.{STAGES[stage]}")

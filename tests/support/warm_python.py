@@ -32,18 +32,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 IMPORTED = (
-    "torchvision", "torch.onnx", "modelopt.onnx.autocast", "modelopt.onnx.quantization", "modelopt.onnx.trt_utils",
-    "onnxsim", "onnxscript", "onnxruntime", "openvino.tools.ovc", "sympy", "lief", "pandas",
+    "torchvision", "torch.onnx", "torch._inductor.compile_fx", "modelopt.onnx.autocast", "modelopt.onnx.quantization",
+    "modelopt.onnx.trt_utils", "onnxsim", "onnxscript", "onnxruntime", "openvino.tools.ovc", "sympy", "lief", "pandas",
     "sklearn.datasets", "polygraphy.tools", "polygraphy.backend.onnxrt", "networkx", "pygit2", "dulwich.client",
     "dvc.cli.parser", "dvc.repo.reproduce", "dvc.repo.graph", "dvc.repo.experiments", "dvc.repo.plots", "dvc.rwlock",
     "dvc.scm", "dvc.lock", "dvc.utils.strictyaml", "pydantic.main", "ruamel.yaml", "_ruamel_yaml",
     "jinja2",
-)  # fmt: skip
-OF_THE_COMMANDS = (
-    "enginewright.cli.main", "enginewright.cli.commands.infer", "enginewright.bundle.write",
-    "enginewright.core.params.all",
-    "enginewright.engine.engine", "enginewright.nightly.night",
-    "enginewright.measure.comparison",
 )  # fmt: skip
 PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginewright": ("-m", "enginewright.cli")}
 PROGRAMS |= {"polygraphy": ("-c", "from polygraphy.tools import main; raise SystemExit(main())")}
@@ -60,13 +54,17 @@ with socket.socket(socket.AF_UNIX) as server:
     server.shutdown(socket.SHUT_WR)
     sys.exit(int(server.recv(8) or 70))
 """
+GIVEN = "ENGINEWRIGHT_WARM_PYTHON"
 ROOT = Path(__file__).parents[2]
 TEMPORARY = tempfile.gettempdir()  # a test may put another in its place
 
 
 @cache
 def warm_python() -> Path:
-    """Return the folder to put before others on the PATH."""
+    """Return the folder to put before others on the PATH. Who was started by a program of it has the same one, whatever
+    its own temporary folder."""
+    if (given := Path(os.environ.get(GIVEN, ""))).is_absolute() and given.exists():
+        return given
     run, owner = os.environ.get("PYTEST_XDIST_TESTRUNUID"), os.getppid()
     if run is None:
         run, owner = str(os.getpid()), os.getpid()
@@ -74,6 +72,7 @@ def warm_python() -> Path:
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             _start(folder, owner)
+    os.environ[GIVEN] = str(folder)
     return folder
 
 
@@ -103,9 +102,12 @@ def serve(folder: Path, owner: int) -> None:
     sys.modules["openvino_telemetry"] = None  # as in enginewright/__init__.py
     gc.disable()  # searches for garbage are a quarter of the time that imports take
     sys.path.insert(0, str(ROOT))
-    for name in (*IMPORTED, *OF_THE_COMMANDS):
+    files = (path for path in sorted((ROOT / "enginewright").rglob("*.py")) if path.stem != "__main__")
+    ours = (".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files)
+    for name in (*IMPORTED, *ours):
         import_module(name)
     sys.path.remove(str(ROOT))
+    what_is_imported()  # now, as a process that looks at each module copies 10,000 pages of memory
     gc.enable()
     gc.collect()
     _let_dvc_spend_less_on_yaml()
@@ -204,8 +206,11 @@ def _run_program(connection: socket.socket, client: Path) -> None:
     _forget_modules_that_stand_in(added)
     sys.path[:0] = added
     invalidate_caches()
-    if "SIMULATED_TENSORRT" in environment:
+    if any(Path(each, "sitecustomize.py").exists() for each in added[1:]):
         import sitecustomize  # noqa: F401  # as Python does when it starts
+
+        if gpu := sys.modules.get("enginewright.engine.gpu"):  # it may let another module stand in for this one
+            gpu.pynvml = import_module("pynvml")
     sys.argv = arguments
     if what == "-m":
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
@@ -228,13 +233,32 @@ def _seem_started_by(parent: int) -> None:
 
 def _forget_modules_that_stand_in(folders: list[str]) -> None:
     """Let a module in these folders be imported in place of the imported one of its name, as in a new Python."""
-    known = {getattr(module, "__file__", None) for module in sys.modules.values()}
+    known, imported, ours = what_is_imported()
+
+    def is_a_copy(file: Path) -> bool:
+        return file.parts[-2:] == ("enginewright", "__init__.py") and written(file.parent) == ours
+
     files = [file for folder in folders for way in ("*.py", "*/__init__.py") for file in Path(folder).glob(way)]
-    others = [file for file in files if str(file) not in known]
-    names = {file.parent.name if file.stem == "__init__" else file.stem for file in others}
+    others = [file for file in files if str(file) not in known and not is_a_copy(file)]
+    names = imported & {file.parent.name if file.stem == "__init__" else file.stem for file in others}
     names |= {"enginewright"} if names else set()  # whose modules have imported the others
-    for name in [name for name in sys.modules if name.partition(".")[0] in names]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in names] if names else []:
         del sys.modules[name]
+
+
+@cache
+def what_is_imported() -> tuple[set[str], set[str], dict[str, tuple[int, int]]]:
+    """Return the file of each module that is imported, the first part of each one's name, and what `enginewright` has:
+    a copy of that needs no import of its own."""
+    files = {file for module in sys.modules.values() if (file := getattr(module, "__file__", None))}
+    return files, {name.partition(".")[0] for name in sys.modules}, written(ROOT / "enginewright")
+
+
+def written(package: Path) -> dict[str, tuple[int, int]]:
+    """Return the size and the time of each file of a package, which a copy has, too."""
+    found = ((folder, name) for folder, _, names in os.walk(package) if "__pycache__" not in folder for name in names)
+    paths = [os.path.join(folder, name) for folder, name in found]
+    return {os.path.relpath(path, package): (it.st_size, it.st_mtime_ns) for path in paths for it in [os.stat(path)]}
 
 
 if __name__ == "__main__":
