@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.command import ROOT, enginewright, on_a_terminal
+from support.warm_python import warm_python
 
 from enginewright.cli.commands.infer import (
     ImageReader,
@@ -271,7 +272,7 @@ def test_a_folder_that_may_not_be_read_is_a_sentence(built):
         engine, locked = shutil.copytree(built, Path(folder) / "engine"), Path(folder) / "locked"
         engine.chmod(0o755)
         locked.mkdir(mode=0)
-        command = [sys.executable, "-c", program, str(engine), str(locked)]
+        command = [warm_python() / "python3", "-c", program, str(engine), str(locked)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"enginewright: {locked}: Permission denied\n"

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from support.params import written
 from support.paths import ROOT
+from support.warm_python import warm_python
 
 from enginewright.cli.commands.compare import run
 from enginewright.cli.two_versions import PAGE, worst_of_outputs
@@ -36,7 +36,7 @@ def pythons(tmp_path):
     for name, places in {"right": [ROOT], "wrong": [tmp_path / "site", ROOT, ROOT / "tests"]}.items():
         found[name] = tmp_path / f"{name}-python"
         path = os.pathsep.join(map(str, places))
-        found[name].write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" "$@"\n')
+        found[name].write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{warm_python()}/python3" "$@"\n')
         found[name].chmod(0o755)
     return found
 

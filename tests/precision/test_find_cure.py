@@ -1,7 +1,6 @@
 """What a compiler gets wrong is found, cured and priced. Here it is wrong on purpose, at places that nobody tells."""
 
 import subprocess
-import sys
 import tempfile
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ import simulated
 from onnx import TensorProto
 from support.pass_checks import model_of_text
 from support.paths import ROOT
+from support.warm_python import warm_python
 from support.wrong_compiler import be_wrong
 
 from enginewright.core.errors import CompilerError, EnginewrightError
@@ -233,7 +233,7 @@ print([each.change.model_dump() for each in cure.remedies])
 def test_a_wrong_sum_of_tensorrt_is_cured(tmp_path, failure, apart):
     """The simulation computes no number where a sum takes what a product of rounded numbers makes."""
     wrong = simulated.environment("10.6", failure, TMPDIR=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
-    command = [sys.executable, "-c", SUMS, tmp_path / "engine"]
+    command = [warm_python() / "python3", "-c", SUMS, tmp_path / "engine"]
     done = subprocess.run(command, cwd=ROOT, env=wrong, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *builds, said, remedies = done.stdout.splitlines()

@@ -16,6 +16,7 @@ from support.int8_project import TO_VALIDATE, int8_project
 from support.params import written
 from support.paths import ROOT
 from support.sshd import Server, require_sshd
+from support.warm_python import warm_python
 from support.wrong_compiler import be_wrong
 
 from enginewright.cli.commands import doctor
@@ -39,8 +40,8 @@ def board(tmp_path, monkeypatch):
     server.stop()
 
 
-def target(python=sys.executable):
-    return Target(name="jetson", ssh="board", python=str(python))
+def target(python=None):
+    return Target(name="jetson", ssh="board", python=str(python or warm_python() / "python3"))
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def script(board, text):
     return path
 
 
-def refused(board, python=sys.executable):
+def refused(board, python=None):
     with pytest.raises(EnginewrightError) as raised, reached(target(python)) as (device, looked):
         describe(made_ready(device, looked, "project"), "auto")
     assert "\n" not in str(raised.value)
@@ -200,7 +201,7 @@ def test_a_stage_whose_connection_breaks_ends_there_and_begins_again(stage, boar
         board,
         f"echo $$ >> {marks}\n"
         f"if [ $(wc -l < {marks}) = 1 ]; then exec {sys.executable} -c '{slow}'; fi\n"
-        f'exec {sys.executable} "$@"',
+        f'exec {warm_python()}/python3 "$@"',
     )
     monkeypatch.setenv(TARGET, device.model_copy(update={"python": str(held)}).model_dump_json())
 
@@ -247,7 +248,7 @@ def wrong_there(board):
     """Return a target whose ONNX Runtime is wrong about a convolution in int8."""
     (board.home / "sitecustomize.py").write_text(WRONG.format(tests=str(ROOT / "tests")))
     path = f'PYTHONPATH="{board.home}:$PYTHONPATH"'
-    python = script(board, f'{path} exec {sys.executable} "$@"')
+    python = script(board, f'{path} exec {warm_python()}/python3 "$@"')
     with reached(target(python)) as (device, looked):
         yield made_ready(device, looked, "project")
 
@@ -287,7 +288,7 @@ def test_what_a_target_has_is_not_brought(board):
 def test_doctor_says_whether_a_target_can_be_asked(board, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("runtime: openvino\n")
-    Path("fleet.yaml").write_text(f"targets:\n  desk:\n  jetson: {{ssh: board, python: {sys.executable}}}\n")
+    Path("fleet.yaml").write_text(f"targets:\n  desk:\n  jetson: {{ssh: board, python: {warm_python()}/python3}}\n")
     parser = ArgumentParser()
     doctor.add_arguments(parser)
     assert doctor.run(parser.parse_args(["--target", "jetson"])) == 0

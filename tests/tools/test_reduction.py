@@ -8,6 +8,7 @@ import pytest
 import simulated
 from onnx import TensorProto, helper, numpy_helper
 from support.paths import ROOT
+from support.warm_python import warm_python
 
 from enginewright.core.errors import EnginewrightError
 from enginewright.engine.machine import target_of
@@ -257,19 +258,20 @@ print(fault.kind, *(node.op_type for node in least.model.graph.node))
 def test_a_wrong_result_of_tensorrt_is_reduced_and_shown_by_a_script_and_by_polygraphy(tmp_path):
     """The simulation is wrong on purpose where a sum takes what a product of rounded numbers makes."""
     folder, wrong = tmp_path / "found", simulated.environment("10.6", "wrong_sums")
-    done = subprocess.run([sys.executable, "-c", SUMS, folder], cwd=ROOT, env=wrong, capture_output=True, text=True)
+    python = warm_python() / "python3"  # which starts each trial by its like
+    done = subprocess.run([python, "-c", SUMS, folder], cwd=ROOT, env=wrong, capture_output=True, text=True)
     assert "differs" in done.stdout, done.stderr
     kind, *left = done.stdout.splitlines()[-1].split()
     assert kind == "differs"
     assert {*left} == {"QuantizeLinear", "DequantizeLinear", "Conv", "Add"}, done.stdout
     for environment, status in ((wrong, DIFFERS), (simulated.environment("10.6"), 0)):
-        ran = subprocess.run([sys.executable, "fails.py"], cwd=folder, env=environment, capture_output=True, text=True)
+        ran = subprocess.run([python, "fails.py"], cwd=folder, env=environment, capture_output=True, text=True)
         assert ran.returncode == status, ran.stdout + ran.stderr
     readme = (folder / "README.md").read_text()
     assert "TensorRT 10.6" in readme
     (command,) = (line.split() for line in readme.splitlines() if line.startswith("    polygraphy run "))
     own = [word for word in command if not word.startswith(("--trt", "--strongly", "'"))]  # its profile is TensorRT's
     code = "import sys; from polygraphy.tools import main; sys.exit(main())"
-    by_onnxruntime = [sys.executable, "-c", code, *own[1:], "--onnxrt", "--providers", "CPUExecutionProvider"]
+    by_onnxruntime = [python, "-c", code, *own[1:], "--onnxrt", "--providers", "CPUExecutionProvider"]
     ran = subprocess.run(by_onnxruntime, cwd=folder, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
