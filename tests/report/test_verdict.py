@@ -109,12 +109,20 @@ def test_pairs_decide_and_not_ratios_to_pytorch(findings, evidence):
     assert "It is the fastest of the 2 precisions that may be shipped, 1.49 times" in summary_of(found)
 
 
+class LeftOut(pd.DataFrame):
+    """A table that takes no time to write."""
+
+    def to_markdown(self, *_, **__):
+        return "left out"
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_no_two_sentences_of_a_report_disagree(findings, evidence, seed, monkeypatch):
     """Whatever was measured, however noisy or contradictory: 2,000 races of pairs that need not fit together. Tables
     that know nothing of a race are left out, which would take most of the time."""
+    left_out = LeftOut()
     for name in ("accuracy_table", "blame_table", "executed_table", "latencies", "throughputs", "memory_table"):
-        monkeypatch.setattr(tables, name, lambda _: pd.DataFrame({"left out": ["-"]}))
+        monkeypatch.setattr(tables, name, lambda _: left_out)
     monkeypatch.setattr(where_time_goes, "slowest_layers", lambda *_: [])
     random = np.random.default_rng(seed)
     entries = [evidence(name, relative=error) for name, error in (("fp32", 1e-6), ("bf16", 4e-3), ("int8", 2e-2))]
