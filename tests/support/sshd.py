@@ -59,7 +59,7 @@ class Server:
             Path("/run/sshd").mkdir(exist_ok=True)  # in which sshd wants to be alone
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen([SSHD, "-D", "-e", "-f", self.folder / "sshd_config"], stderr=log)
-        for _ in range(100):
+        while self.process.poll() is None:  # on a busy machine it takes many seconds
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return

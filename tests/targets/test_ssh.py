@@ -196,19 +196,20 @@ def test_a_stage_that_fails_there_says_why(stage, capfd):
 
 def test_a_stage_whose_connection_breaks_ends_there_and_begins_again(stage, board, device, monkeypatch, capfd):
     marks = board.home / "marks"
-    slow = "from enginewright.core.process import *; import time; end_with_parent(); time.sleep(60)"
+    begun = board.home / "begun"
+    slow = "import time; from enginewright.core.process import *; end_with_parent(); "
+    slow += f"open('{begun}', 'w').close(); time.sleep(600)"
     held = script(
         board,
         f"echo $$ >> {marks}\n"
-        f"if [ $(wc -l < {marks}) = 1 ]; then exec {sys.executable} -c '{slow}'; fi\n"
+        f'if [ $(wc -l < {marks}) = 1 ]; then exec {sys.executable} -c "{slow}"; fi\n'
         f'exec {warm_python()}/python3 "$@"',
     )
     monkeypatch.setenv(TARGET, device.model_copy(update={"python": str(held)}).model_dump_json())
 
     def pull_the_cable():
-        while not marks.exists():
+        while not begun.exists():
             time.sleep(0.05)
-        time.sleep(1)
         board.stop()
         time.sleep(1)
         board.start()

@@ -20,6 +20,7 @@ import sys, time
 from pathlib import Path
 from enginewright.engine.runtimes.tensorrt_library import locked, read_timing_cache, write_timing_cache
 path, mark = Path(sys.argv[1]), sys.argv[2].encode()
+print("ready", flush=True)
 for _ in range(25):
     with locked(path):
         known = read_timing_cache(path)
@@ -44,8 +45,9 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "xdg"
 
 
-def start(program, *arguments):
-    return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], cwd=ROOT)
+def start(program, *arguments, stdout=subprocess.DEVNULL):
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=stdout, text=True)
 
 
 def test_it_lies_in_the_users_cache_folder(home):
@@ -102,11 +104,13 @@ def test_two_processes_that_add_to_it_lose_nothing():
 def test_a_second_process_waits_until_the_first_is_done():
     path = timing_cache_path(*GPU)
     with locked(path):
-        child = start(APPEND, path, "a")
+        child = start(APPEND, path, "a", stdout=subprocess.PIPE)
+        assert child.stdout.readline() == "ready\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            child.wait(1.5)
+            child.wait(0.3)
         assert not path.exists()
-    assert child.wait(60) == 0
+    with child:
+        assert child.wait(60) == 0
     assert read_timing_cache(path) == b"a" * 25
 
 
