@@ -30,9 +30,10 @@ pytest_plugins = ("support.runs",)
 CLASSES = 16
 SIZE = 8
 SLOWEST = (
-    "test_pipeline.py", "test_user_models.py", "test_several_models.py", "test_simulation.py", "test_tensorrt_rtx.py",
-    "test_bundle.py", "test_documents.py", "test_notebook.py", "test_export.py", "test_browser.py", "test_recipes.py",
-    "test_fuzz.py",
+    "test_pipeline.py", "test_simulation.py", "test_ssh.py", "test_cluster.py", "test_user_models.py",
+    "test_examples.py", "test_bundle.py", "test_tensorrt_rtx.py", "test_several_models.py", "test_reduction.py",
+    "test_documents.py", "test_notebook.py", "test_new.py", "test_recipes.py", "test_requirements.py", "test_cores.py",
+    "test_contenders.py", "test_quantized.py", "test_wheel.py", "test_browser.py", "test_export.py", "test_fuzz.py",
 )  # fmt: skip
 
 
