@@ -26,8 +26,8 @@ RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
 BUNDLED = "engine"  # the folder of the engine inside a bundle
 WEIGHTS = "model.onnx"  # the graph whose weights an engine takes that has none, and the data file that it refers to
 BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # the name of a fused layer lists its nodes
-# By OpenVINO, which may name a product in bytes after its scales alone, and by ONNX Runtime where channels are last.
-ADDED_ENDING = re.compile(r"/WithoutBiases$|(?:/WithoutBiases)?/Dequantization\w+$|_token_\d+$")
+# By OpenVINO, which may name a product in bytes after its scales alone, and by ONNX Runtime for layouts and fusions.
+ADDED_ENDING = re.compile(r"/WithoutBiases$|(?:/WithoutBiases)?/Dequantization\w+$|_token_\d+$|_nchwc$|/\w+Fusion/$")
 UNKNOWN = "unknown"  # the kind or precision of a layer that the runtime does not describe
 
 

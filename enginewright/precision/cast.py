@@ -56,7 +56,8 @@ def calling_modelopt(precision: str) -> Iterator[None]:
                 "copies: take a machine with more, or drop the precision"
             ) from None
         said = in_one_line(error) or type(error).__name__
-        why = f"{said}; keep what it names in high precision, or drop the precision"
+        cure = "install nvidia-modelopt" if isinstance(error, ImportError) else "keep what it names in high precision"
+        why = f"{said}; {cure}, or drop the precision"
         if isinstance(error, NameError) and error.name == "trt":  # what it asks TensorRT, which is off
             why = "it has operators that are not ONNX's own; drop the precision, or give the graph without them"
         raise EnginewrightError(f"ModelOpt cannot make {precision} of the graph: {why}") from None

@@ -119,10 +119,10 @@ def blocks_of(model: onnx.ModelProto, arithmetic: Collection[str]) -> list[Block
 
 
 def places_of(model: onnx.ModelProto, blocks: Sequence[Block]) -> dict[str, int]:
-    """Return the number of the block of each name: of a node, or of an output, after which compilers name layers."""
+    """Return the number of the block of each name: of a node, or of what it makes, after which compilers name layers,
+    too: OpenVINO those that make the outputs, ONNX Runtime the convolutions of float graphs."""
     places = {name: number for number, nodes in enumerate(blocks) for name in nodes}
-    outputs = {tensor.name for tensor in model.graph.output}
-    made = {name: places[node.name] for node in model.graph.node for name in node.output if name in outputs}
+    made = {name: places[node.name] for node in model.graph.node for name in node.output}
     return made | places
 
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -26,7 +26,7 @@ from enginewright.core.process import TARGET, cache_of_dvc, how_it_ended
 from enginewright.core.text import last_line
 from enginewright.targets.answer import NOT_YET, Answer, Answers, UsersCode
 from enginewright.targets.file import FLEET, Fleet, Target
-from enginewright.targets.here import SHARED, answer_here, dvc
+from enginewright.targets.here import answer_here, dvc
 from enginewright.targets.ray_cluster import RayCluster, connected
 from enginewright.targets.ssh import describe, made_ready, reached
 
@@ -78,9 +78,9 @@ def _asked(fleet: Fleet, params: Params) -> Iterator[Answer]:
         elsewhere = []
     for target in fleet.targets:
         if not target.ray and not target.ssh:
-            yield _try_here(target, commit, params)
+            yield _answer_or_why_not(target, params, partial(answer_here, target.name, commit, params))
     try:
-        copy = _packed(commit) if elsewhere else None
+        copy = _packed(commit, params) if elsewhere else None
     except EnginewrightError as error:
         yield from failing(elsewhere, str(error))
         return
@@ -92,13 +92,14 @@ def _asked(fleet: Fleet, params: Params) -> Iterator[Answer]:
                 yield from failing(on_nodes, str(error).replace("cluster.address", f"the cluster in {FLEET}"))
                 elsewhere = [target for target in elsewhere if not target.ray]
         pool = opened.enter_context(ThreadPoolExecutor())
-        asked = [pool.submit(ask_elsewhere, target, fleet.cluster, params, copy) for target in elsewhere if copy]
+        asks = {target: partial(ask_elsewhere, target, fleet.cluster, params, copy) for target in elsewhere if copy}
+        asked = [pool.submit(_answer_or_why_not, target, params, ask) for target, ask in asks.items()]
         yield from (done.result() for done in as_completed(asked))
 
 
-def _try_here(target: Target, commit: str, params: Params) -> Answer:
+def _answer_or_why_not(target: Target, params: Params, ask: Callable[[], Answer]) -> Answer:
     try:
-        return answer_here(target.name, commit, params)
+        return ask()
     except Exception as error:
         if sentence := sentence_of(error):
             return Answer(target=target.name, model=params.model.source, failed=sentence)
@@ -130,35 +131,30 @@ class Copy(NamedTuple):
 
 
 def ask_elsewhere(target: Target, cluster: str | None, params: Params, copy: Copy) -> Answer:
-    try:
-        with _held(target, cluster) as held, reached(held) as (device, looked):
-            _say(f"{target.name}: {looked.in_words}")
-            device = made_ready(device, looked, copy.name)
-            machine, of_onnxruntime = describe(device, params.runtime)
-            baseline = ONNXRUNTIME if of_onnxruntime == machine.device else ON_CPU
-            root = user_cache_path(NAME) / "fleet" / copy.name / target.name
-            project, log = copy._replace(files={**copy.files, **_same_cache()}).lay_out(root), root / "fleet.log"
-            edit_params(partial(_stay_there, baseline), str(PARAMS_FILE), project / PARAMS_FILE)
-            _say(f"{target.name}: {machine.in_words()}; more in {log}")
-            cures = _cures_in(project)
-            program = [sys.executable, "-m", "enginewright.targets.here", target.name, copy.revision, "answer.json"]
-            environment = os.environ | {"PYTHONPATH": str(project), TARGET: device.model_dump_json()}
-            with log.open("w", encoding="utf-8") as file:
-                done = subprocess.run(program, cwd=project, env=environment, stdout=file, stderr=subprocess.STDOUT)
-        if done.returncode:
-            last = last_line(log.read_text(encoding="utf-8", errors="replace")) or how_it_ended(-done.returncode)
-            raise EnginewrightError(f"{last} (more in {log})")
-        for folder in (ENGINES, REPORTS):
-            with new_folder(ARTIFACTS / "fleet" / target.name / folder.name) as unfinished:
-                shutil.copytree(project / folder, unfinished, dirs_exist_ok=True)
-        for name, content in _cures_in(project).items() - cures.items():
-            write_text(kept := CURES / f"{target.name}.{name}", content)
-            _say(f"{target.name}: {kept} cures an engine there: commit it, and ask again")
-        return Answer.parse((project / "answer.json").read_bytes(), f"the answer of {target.name}")
-    except Exception as error:
-        if sentence := sentence_of(error):
-            return Answer(target=target.name, model=params.model.source, failed=sentence)
-        raise
+    with _held(target, cluster) as held, reached(held) as (device, looked):
+        _say(f"{target.name}: {looked.in_words}")
+        device = made_ready(device, looked, copy.name)
+        machine, of_onnxruntime = describe(device, params.runtime)
+        baseline = ONNXRUNTIME if of_onnxruntime == machine.device else ON_CPU
+        root = user_cache_path(NAME) / "fleet" / copy.name / target.name
+        project, log = copy._replace(files={**copy.files, **_same_cache()}).lay_out(root), root / "fleet.log"
+        edit_params(partial(_stay_there, baseline), str(PARAMS_FILE), project / PARAMS_FILE)
+        _say(f"{target.name}: {machine.in_words()}; more in {log}")
+        cures = _cures_in(project)
+        program = [sys.executable, "-m", "enginewright.targets.here", target.name, copy.revision, "answer.json"]
+        environment = os.environ | {"PYTHONPATH": str(project), TARGET: device.model_dump_json()}
+        with log.open("w", encoding="utf-8") as file:
+            done = subprocess.run(program, cwd=project, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    if done.returncode:
+        last = last_line(log.read_text(encoding="utf-8", errors="replace")) or how_it_ended(-done.returncode)
+        raise EnginewrightError(f"{last} (more in {log})")
+    for folder in (ENGINES, REPORTS):
+        with new_folder(ARTIFACTS / "fleet" / target.name / folder.name) as unfinished:
+            shutil.copytree(project / folder, unfinished, dirs_exist_ok=True)
+    for name, content in _cures_in(project).items() - cures.items():
+        write_text(kept := CURES / f"{target.name}.{name}", content)
+        _say(f"{target.name}: {kept} cures an engine there: commit it, and ask again")
+    return Answer.parse((project / "answer.json").read_bytes(), f"the answer of {target.name}")
 
 
 def _cures_in(project: Path) -> dict[str, str]:
@@ -188,13 +184,13 @@ def _same_cache() -> dict[str, bytes]:
     return {os.path.relpath(home / ".dvc" / "config.local"): setting.encode()}
 
 
-def _packed(commit: str) -> Copy:
-    """Make what serves any machine, and return the last commit with the locks that tell of it."""
+def _packed(commit: str, params: Params) -> Copy:
+    """Make what serves any machine, and return the last commit with the locks that tell of it. A mix serves one."""
     if unknown := _git("ls-files", "--others", "--exclude-standard", str(Path("data").resolve())).decode().splitlines():
         raise EnginewrightError(
             f"targets get the last commit, and {unknown[0]} is not in it: `git add` or `dvc add` it, and commit"
         )
-    dvc("repro", *SHARED)
+    dvc("repro", "reference", *(f"convert@{name}" for name in params.precisions if name not in params.mix))
     root = Path(_git("rev-parse", "--show-toplevel").decode().strip())
     within = _git("rev-parse", "--show-prefix").decode().strip()
     name = f"{root.name}-{sha256_of([socket.gethostname(), str(Path.cwd())])[:8]}"

@@ -18,7 +18,6 @@ from enginewright.report.verdict import caveats, verdict_on
 from enginewright.targets.answer import Answer, Measured, Speed
 from enginewright.targets.ssh import target_of_stages
 
-SHARED = ("convert", "reference")  # with what they depend on: all that serves any machine
 ERROR = "ERROR: "  # of DVC, which says so of a stage after the stage has said why
 
 

@@ -256,12 +256,10 @@ def test_the_only_input_may_be_given_without_its_name(engine, samples):
 
 def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_path, machine, build, manifest):
     floats = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("input", "logits")]
-    nodes = [
-        helper.make_node("Optional", ["input"], ["maybe"]),
-        helper.make_node("OptionalGetElement", ["maybe"], ["logits"]),
-    ]
-    graph = helper.make_graph(nodes, "unusual", floats[:1], floats[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "model.onnx")
+    node = helper.make_node("Unheard", ["input"], ["logits"], domain="of.nobody")
+    graph = helper.make_graph([node], "unusual", floats[:1], floats[1:])
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("of.nobody", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "model.onnx")
     with pytest.raises(EnginewrightError, match=r" cannot compile .*model\.onnx: ."):
         build_engine(
             DescribedGraph("fp32", tmp_path / "model.onnx", manifest),

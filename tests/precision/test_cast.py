@@ -1,4 +1,5 @@
 import itertools
+import sys
 
 import numpy as np
 import onnx
@@ -112,6 +113,14 @@ def test_operators_of_others_are_named_as_the_reason(tiny_graph, tmp_path):
         EnginewrightError, match=r"^ModelOpt cannot make fp16 of the graph: it has operators that are not"
     ):
         cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
+
+
+def test_a_target_without_modelopt_is_told_what_it_lacks(monkeypatch):
+    """A mix for TensorRT is written where it is raced."""
+    monkeypatch.setitem(sys.modules, "modelopt.onnx", None)
+    sentence = r"^ModelOpt cannot make int8 of the graph: .*; install nvidia-modelopt, or drop the precision$"
+    with pytest.raises(EnginewrightError, match=sentence), calling_modelopt("int8"):
+        pass
 
 
 @pytest.mark.parametrize("error", [MemoryError(), EncodeError("Failed to serialize proto")])

@@ -92,6 +92,8 @@ def test_the_greatest_loss_comes_first():
     ("name", "short"),
     [
         ("node_Conv_754_token_1", "node_Conv_754"),
+        ("relu_3_nchwc", "relu_3"),
+        ("node_silu/QuickGeluFusion/", "node_silu"),
         ("linear/WithoutBiases/DequantizationMultiply,relu.rounded", "linear and 1 fused"),
         ("node_Conv_292/WithoutBiases,Multiply_11,node_Conv_292,node_relu", "node_Conv_292 and 2 fused"),
         ("conv_1 || conv_2", "conv_1 and 1 fused"),

@@ -17,9 +17,12 @@ from support.checkout import Project, checkout
 from support.paths import ROOT
 from support.release import build_archives
 from support.sshd import Server, require_sshd
+from support.wrong_compiler import wrong_python
+
+from enginewright.precision.cure import Cure
 
 RESOLUTION = os.environ.get("RESOLUTION", "highest")
-OF_TESTS = ("pytest==9.2.0", "cyclonedx-python-lib[json-validation]")
+OF_TESTS = ("pytest==9.2.0", "cyclonedx-python-lib[json-validation]>=8,<12")
 OLDEST, LATER = "3.10", ">=3.13"
 OF_PIPELINE = (sys.executable, LATER) if RESOLUTION == "highest" else (sys.executable,)
 # Build, open, run, time and validate engines, and verify a bundle.
@@ -48,7 +51,8 @@ def ours(*extras):
 
 @pytest.mark.parametrize("python", [OLDEST, LATER])
 def test_the_light_part(python):
-    with programs(python, *ours("device", "openvino", "sign", "text")) as folder:
+    wheels = "--only-binary", ":all:"  # else it compiles versions that are older than this Python
+    with programs(python, *wheels, *ours("device", "openvino", "sign", "text")) as folder:
         tests = [f"tests/{name}" for name in LIGHT]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         ran = subprocess.run([folder / "python", "-m", "pytest", "-x", *tests], cwd=ROOT, env=environment)
@@ -67,28 +71,57 @@ def test_the_default_pipeline_made_small(tmp_path, python):
     assert (project.root / "reports/verdict.json").is_file()
 
 
-def test_a_target_over_ssh_gets_all_but_its_runtime(tmp_path, monkeypatch):
-    """Its Python has OpenVINO alone. What a race of a small network says there is of no interest."""
+BEST = {"from": "mixed", "thresholds": {"cosine": 0, "agreement": 0, "relative_error": 10, "metric_drop": 1}}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A small project with a mix, and a server that is its target `board`."""
     require_sshd()
     project, server = Project(checkout(tmp_path / "project")), Server(tmp_path / "server")
     project.make_small()
+    project.set(**{"mix.best": {"floating": "fp32"}, "precisions.best": BEST})
+    project.run("git", "init")
     monkeypatch.setenv("PATH", f"{server.folder}/bin{os.pathsep}{os.environ['PATH']}")
     project.environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    try:
-        with programs(OLDEST, "openvino>=2026.3,<2027") as folder:
-            (project.root / "fleet.yaml").write_text(f"targets: {{board: {{ssh: board, python: {folder}/python}}}}")
-            for words in (["init"], ["add", "--all"], ["commit", "-m", "a project"]):
-                project.run("git", "-c", "user.name=a", "-c", "user.email=a@b", *words)
-            asked = project.run(sys.executable, "-m", "enginewright.cli", "fleet", "--json")  # uv execs
-    finally:
-        server.stop()
-    assert asked.returncode == 0, asked.stderr
-    ((answer,),) = json.loads(asked.stdout).values()
-    assert {one["precision"]: one["verdict"] for one in answer["precisions"]} == {"fp32": "passed", "int8": "passed"}
-    assert answer["machine"]["runtime"] == "openvino"
-    engines = project.root / "artifacts/fleet/board/engines"
-    assert sorted(path.name for path in engines.iterdir()) == ["fp32", "int8"]
-    assert (project.root / "artifacts/fleet/board/reports/report.html").is_file()
+    yield project, server
+    server.stop()
+
+
+def asked(project, python):
+    """Commit what there is, and return the answer of a target with this Python. What a race of a small network says
+    there is of no interest: the mix may win, or be int8 or fp32."""
+    (project.root / "fleet.yaml").write_text(f"targets: {{board: {{ssh: board, python: {python}}}}}")
+    for words in (["add", "--all"], ["commit", "-m", "a project"]):
+        project.run("git", "-c", "user.name=a", "-c", "user.email=a@b", *words)
+    done = project.run(sys.executable, "-m", "enginewright.cli", "fleet", "--json")  # uv execs
+    assert done.returncode == 0, done.stderr
+    ((answer,),) = json.loads(done.stdout).values()
+    verdicts = {one["precision"]: one["verdict"] for one in answer["precisions"]}
+    assert verdicts.pop("best") in ("passed", "is int8", "is fp32")
+    came = project.root / "artifacts/fleet/board"
+    assert sorted(path.name for path in (came / "engines").iterdir()) == ["best", "fp32", "int8"]
+    assert (came / "reports/report.html").is_file()
+    return answer["machine"]["runtime"], verdicts
+
+
+def test_a_target_over_ssh_gets_all_but_its_runtime(project):
+    """Its Python has OpenVINO alone."""
+    project, _ = project
+    with programs(OLDEST, "openvino>=2026.3,<2027") as folder:
+        assert asked(project, folder / "python") == ("openvino", {"fp32": "passed", "int8": "passed"})
+    assert not (project.root / "artifacts/engines").exists(), "nothing was built here"
+
+
+def test_a_cure_that_is_found_on_a_target_comes_back_and_is_followed_there(project):
+    """Its Python has ONNX Runtime, which is wrong about a convolution in int8."""
+    project, server = project
+    project.set(**{"precisions.int8.cure": True, "precisions.int8.thresholds.relative_error": 0.15})
+    with programs(OLDEST, "onnxruntime>=1.23,<2", OF_TESTS[0]) as folder:
+        python = wrong_python(folder / "python", server.home, "node_conv2d_2")
+        assert asked(project, python) == ("onnxruntime", {"fp32": "passed", "int8": "failed"})
+        assert Cure.read(project.root / "cures/board.int8.json").change.nodes == ("node_conv2d_2",)
+        assert asked(project, python) == ("onnxruntime", {"fp32": "passed", "int8": "passed"})
 
 
 def test_the_written_workflow_runs_in_a_fresh_clone(tmp_path):

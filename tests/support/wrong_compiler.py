@@ -8,6 +8,7 @@ from enginewright.core.errors import CompilerError
 from enginewright.engine.runtimes.onnxruntime import ONNXRuntime
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import APART
+from support.paths import ROOT
 
 
 def be_wrong(monkeypatch, places, how):
@@ -19,6 +20,24 @@ def be_wrong(monkeypatch, places, how):
         return compile(self, folder / "wrong.onnx", blueprint, folder)
 
     monkeypatch.setattr(ONNXRuntime, "compile", compile_wrongly)
+
+
+SITE = """\
+import sys
+sys.path.insert(0, {tests!r})
+from pytest import MonkeyPatch
+from support.wrong_compiler import be_wrong
+be_wrong(MonkeyPatch(), [{node!r}], "scaled")
+"""
+
+
+def wrong_python(python, home, node):
+    """Write a program that is this Python, whose ONNX Runtime is wrong about a node in int8."""
+    (home / "sitecustomize.py").write_text(SITE.format(tests=str(ROOT / "tests"), node=node))
+    program = home / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{home}:$PYTHONPATH" exec {python} "$@"\n')
+    program.chmod(0o755)
+    return program
 
 
 def spoiled(model, places, how):

@@ -296,7 +296,7 @@ def test_a_target_that_fails_before_the_samples_are_made_stands_beside_those_tha
     monkeypatch.setattr(ask, "revision", lambda: "abc")
     monkeypatch.setattr(ask.Answers, "about", lambda *_: Answers(tmp_path / ("made" if made else "before")))
     monkeypatch.setattr(ask, "answer_here", lambda name, *_: made.append(name) or answer(name, (1, 8.0, 9.0)))
-    monkeypatch.setattr(ask, "_packed", lambda _: None)
+    monkeypatch.setattr(ask, "_packed", lambda *_: None)
     assert ask.ask_fleet(fleet, Params.read(), {}) == ["h200"]
     assert sorted(file.name for file in (tmp_path / "made").iterdir()) == ["desk.json", "h200.json"]
     assert not (tmp_path / "before").exists()
@@ -334,7 +334,22 @@ def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fa
 def test_files_that_no_commit_has_are_not_left_behind(monkeypatch):
     monkeypatch.setattr(ask, "_git", lambda *_: b"data/images/cat.jpg\n")
     with pytest.raises(EnginewrightError, match=r"data/images/cat\.jpg is not in it: `git add` or `dvc add` it"):
-        ask._packed("abc")
+        ask._packed("abc", Params())
+
+
+def test_what_serves_any_machine_is_made_here_and_no_mix(monkeypatch):
+    params = Params.model_validate({"mix": {"best": {}}, "precisions": {"fp32": {}, "int8": {}, "best": {}}})
+    ran = []
+
+    def dvc(*arguments):
+        ran.extend(arguments)
+        raise EnginewrightError("enough")
+
+    monkeypatch.setattr(ask, "_git", lambda *_: b"")
+    monkeypatch.setattr(ask, "dvc", dvc)
+    with pytest.raises(EnginewrightError, match="enough"):
+        ask._packed("abc", params)
+    assert ran == ["repro", "reference", "convert@fp32", "convert@int8"]
 
 
 def test_a_copy_of_a_project_in_a_folder_has_its_commit_and_what_is_newer(tmp_path):

@@ -17,7 +17,7 @@ from support.params import written
 from support.paths import ROOT
 from support.sshd import Server, require_sshd
 from support.warm_python import warm_python
-from support.wrong_compiler import be_wrong
+from support.wrong_compiler import be_wrong, wrong_python
 
 from enginewright.cli.commands import doctor
 from enginewright.core.errors import EnginewrightError
@@ -235,22 +235,11 @@ def test_a_target_that_does_not_come_back_is_told(device, board, monkeypatch):
 
 # A target finds cures and tunings, which come back.
 
-WRONG = """\
-import sys
-sys.path.insert(0, {tests!r})
-from pytest import MonkeyPatch
-from support.wrong_compiler import be_wrong
-be_wrong(MonkeyPatch(), ["conv2"], "scaled")
-"""
-
 
 @pytest.fixture
 def wrong_there(board):
     """Return a target whose ONNX Runtime is wrong about a convolution in int8."""
-    (board.home / "sitecustomize.py").write_text(WRONG.format(tests=str(ROOT / "tests")))
-    path = f'PYTHONPATH="{board.home}:$PYTHONPATH"'
-    python = script(board, f'{path} exec {warm_python()}/python3 "$@"')
-    with reached(target(python)) as (device, looked):
+    with reached(target(wrong_python(warm_python() / "python3", board.home, "conv2"))) as (device, looked):
         yield made_ready(device, looked, "project")
 
 

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from support.pass_checks import model_of_text
 
-from enginewright.engine.record import LayerTime
+from enginewright.engine.record import LayerTime, node_names
+from enginewright.engine.runtimes.onnxruntime import ONNXRuntime
+from enginewright.graph.onnx_file import load_graph
+from enginewright.graph.read_interface import read_blueprint
 from enginewright.precision.mixing import (
     Parts,
     Traces,
@@ -47,6 +50,17 @@ def test_parts_are_entered_and_left_by_one_tensor(nodes, parts):
     blocks = blocks_of(model, arithmetic_nodes(model, []))
     assert [" ".join(block) for block in blocks] == parts
     assert places_of(model, blocks)["y"] == len(parts) - 1
+
+
+def test_each_part_has_a_layer_of_onnx_runtime(tiny_onnx, tmp_path, build):
+    """Which names convolutions of images after what they make."""
+    compiled = ONNXRuntime().compile(tiny_onnx, read_blueprint(tiny_onnx, build), tmp_path)
+    model = load_graph(tiny_onnx)
+    blocks = blocks_of(model, arithmetic_nodes(model, []))
+    assert any("_nchwc" in layer.name for layer in compiled.layers)
+    places = places_of(model, blocks)
+    found = {places[name] for layer in compiled.layers for name in node_names(layer) if name in places}
+    assert found == set(range(len(blocks)))
 
 
 def layer(name, milliseconds):
