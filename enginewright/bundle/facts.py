@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from enginewright.bundle.sbom import LICENCE, licence_of
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.facts import CLASSIFICATION, RUNTIMES
+from enginewright.core.facts import ADDS_EXACTLY, CLASSIFICATION, RUNTIMES
 from enginewright.core.files import templates_in
 from enginewright.core.installing import installed_version
 from enginewright.core.params.all import Params
@@ -138,6 +138,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "read_graph": "openvino.convert_model(graph)" if graph == "model.onnx" else "graph",
         "again": f"`dvc repro` and `enginewright bundle {record.precision}`",
         "instruction_sets": INSTRUCTION_SETS,
+        "needs_one_of": needs_one_of(record),
         "doubts": passed.doubts,
         "replays": benchmark.cuda_graph and kind != "texts",  # whose sizes differ from call to call
         "plugins": options.plugin_names if is_tensorrt else [],
@@ -174,6 +175,13 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "licence_of": licence_of,
         "enginewright_licence": LICENCE,
     }
+
+
+def needs_one_of(record: EngineRecord) -> list[str]:
+    """Return the instruction sets of which a CPU needs one, or the graph itself is wrong: it adds bytes exactly."""
+    is_in_bytes = record.precision in ("int8", "best") and "int8" in record.executed
+    adds_exactly = not ADDS_EXACTLY.isdisjoint(record.target.capabilities[0].split())
+    return sorted(ADDS_EXACTLY) if record.target.device == "cpu" and is_in_bytes and adds_exactly else []
 
 
 def is_served(record: EngineRecord) -> bool:

@@ -51,7 +51,8 @@ def take(choices: Choices, folder: Path, home: Path | None = None, ask: preparat
     if choices.weights:
         source = choices.weights
         if source not in WEIGHTS_WITHOUT_FILE:
-            source = _copied(_existing(source, "--weights", ", ".join(WEIGHTS_WITHOUT_FILE)), "weights", taken)
+            instead = f"{', '.join(WEIGHTS_WITHOUT_FILE)} or a file"
+            source = _copied(_existing(source, "--weights", instead), "weights", taken)
             if stated.origin:
                 stated = stated._replace(origin=f"{stated.origin}; look whether yours were trained so")
         taken.params["weights"] = {"source": source}

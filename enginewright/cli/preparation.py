@@ -97,7 +97,7 @@ def of_factory(source: str, file: Path | None) -> Stated:
         for node in body:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             if any(isinstance(each, ast.expr) and ast.unparse(each) == target for each in targets):
-                return Stated(_literal(node, file), origin, unknown=f"{origin} does not name them")
+                return Stated(_literal(node, file), origin, unknown=f"{origin} does not say")
     return Stated()
 
 

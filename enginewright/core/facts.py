@@ -8,6 +8,8 @@ from typing import Literal
 from enginewright.core.files import Record
 
 PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8", "w8", "int4", "mxfp8", "nvfp4", "best"]
+# Instruction sets. A CPU with none of them adds two products of bytes in 16 bits, which overflow.
+ADDS_EXACTLY = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimd"})
 
 
 @dataclass(frozen=True)

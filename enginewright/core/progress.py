@@ -21,7 +21,7 @@ def is_drawn() -> bool:
 
 def progress(items: Iterable[Item], label: str, total: int | Callable[[], int], unit: str) -> Iterator[Item]:
     """Yield the items and show how many are done. `unit` names them in the plural. A total that may still grow is given
-    by a function, which returns how many are left."""
+    by a function, which returns how many are left. In a log, quick work says nothing: its result follows."""
 
     def all_of_them(done: int) -> int:
         return done + total() if callable(total) else total
@@ -34,7 +34,8 @@ def progress(items: Iterable[Item], label: str, total: int | Callable[[], int], 
             bar.total = all_of_them(done)
             bar.update()
             now = time.monotonic()
-            if not drawn and (done == bar.total or now - printed > SECONDS_BETWEEN_LINES):
+            is_last = done == bar.total and printed != started
+            if not drawn and (is_last or now - printed > SECONDS_BETWEEN_LINES):
                 printed = now
                 print(f"{label}: {done} of {bar.total} {unit}, {now - started:.1f} s", flush=True)
 

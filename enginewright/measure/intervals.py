@@ -168,14 +168,16 @@ def samples_needed(drop_at: At, limit: float, samples: int) -> int | None:
 
 
 def unsure_thresholds(agreement: Agreement | None, result: Result | None, limits: Thresholds) -> tuple[str, ...]:
-    """Return a sentence for each threshold that the samples are too few to be sure of."""
+    """Return a sentence for each threshold that the samples are too few to be sure of: it may be broken, or kept."""
     unsure = []
     if agreement and not agreement.is_sure:
-        figure, limit = f"{agreement.name} {agreement.share_with_interval}", f"below {limits.agreement:.2%}"
-        unsure.append(f"{figure} may be {limit}: {_how_many(agreement)}")
+        figure, limit = f"{agreement.name} {agreement.share_with_interval}", f"{limits.agreement:.2%}"
+        other = f"{limit} or more" if agreement.share < limits.agreement else f"below {limit}"
+        unsure.append(f"{figure} may be {other}: {_how_many(agreement)}")
     if result and not result.is_sure:
-        figure = f"{result.name} drop {result.drop_with_interval}"
-        unsure.append(f"{figure} may be above {result.written(limits.metric_drop)}: {_how_many(result)}")
+        figure, limit = f"{result.name} drop {result.drop_with_interval}", result.written(limits.metric_drop)
+        other = f"{limit} or less" if result.drop > limits.metric_drop else f"above {limit}"
+        unsure.append(f"{figure} may be {other}: {_how_many(result)}")
     return tuple(unsure)
 
 

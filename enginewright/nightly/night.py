@@ -1,9 +1,5 @@
-"""Run the pipeline with all measurements made again, compare with the good run, and record and print the result.
-
-Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 6 if there are too few samples to be
-sure of a threshold, where validation.must_be_sure asks for it; 4 if neither, but the machine, or PyTorch, was not as in
-the good run; 1 on an error. docs/how-to/nightly.md tells more.
-"""
+"""Run the pipeline with all measurements made again, compare with the good run, and record and print the result. Exits
+0 if the night is good; docs/reference/cli.md lists other exit codes."""
 
 import argparse
 import os

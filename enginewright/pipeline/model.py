@@ -110,7 +110,9 @@ def reference(params: Params, weights: Path, validation: Path, reference: Path) 
             np.save(unfinished / output_file(index), values, allow_pickle=False)
         result.write(unfinished / "reference.json")
     found = ", ".join(f"{metric.name} {metric.written(value)}" for metric, value in metrics.values())
-    found = found or f"{task.metrics[0].name} not measured, {task.lacking}"
+    shapes = {name: values.shape for name, values in outputs.items()}
+    why = misfit_of(task, shapes, truth, known.class_names) or task.lacking
+    found = found or f"{task.metrics[0].name} not measured, {why}"
     print(f"{result.made_by}: {found}; {result.samples} validation {known.kind}")
     if doubt := doubt or ("its answers fit other samples as well" if result.by_chance else None):
         print(f"MIND: {doubt}")

@@ -77,7 +77,8 @@ class Checks:
         return [self.exact(feeds) for feeds in self.batches]
 
     def _run_all(self, run: Run, there: OutputsOf | None, places: Places) -> Outputs:
-        return run_all(there or outputs_here(run), self._samples, self._batch, whole=True, chosen=places)
+        label = "answers to calibration samples"
+        return run_all(there or outputs_here(run), self._samples, self._batch, True, label, chosen=places)
 
     def _exact_at(self, places: Places) -> Outputs:
         """Return the exact outputs. Texts run with those that they are compared with, to be padded alike."""

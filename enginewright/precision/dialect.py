@@ -2,12 +2,11 @@
 
 from typing import Literal
 
-from enginewright.core.facts import PRECISIONS, RUNTIMES
+from enginewright.core.facts import ADDS_EXACTLY, PRECISIONS, RUNTIMES
 from enginewright.core.files import Record
 from enginewright.core.params.precisions import Rest
 
 ARM = "asimd"
-ADDS_EXACTLY = {"avx512_vnni", "avx_vnni", "amx_int8", ARM}  # instruction sets
 
 
 class Dialect(Record):

@@ -6,7 +6,7 @@ import pandas as pd
 
 from enginewright.measure.records import ENGINE, Validation
 from enginewright.report.evidence import Evidence, Findings, known_p99
-from enginewright.report.verdict import choose, verdict_on
+from enginewright.report.verdict import choose, milliseconds, verdict_on
 
 
 def metrics(findings: Findings) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]
     latency, is_raced = entry.latency(batch), batch == findings.race.batch
     ratio = findings.quoted(entry) if is_raced else entry.ratio(batch, findings.baselines[0])
     figures = {
-        "p50_ms": _digits(findings.race.milliseconds[entry.precision] if is_raced else latency.p50),
+        "p50_ms": _digits(milliseconds(findings, entry.precision) if is_raced else latency.p50),
         "p99_ms": None if (p99 := known_p99(latency)) is None else _digits(p99),
         "images_per_s": round(latency.images_per_second),
         "images_per_s_at_most": round(max(entry.images_per_second(one) for one in entry.throughputs(batch))),

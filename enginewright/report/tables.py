@@ -12,7 +12,7 @@ from enginewright.engine.machine import Machine
 from enginewright.measure.records import ENGINE, LAUNCHED, Factor, PeakMemory, Ratio, Validation, baseline_title
 from enginewright.precision.records import Mix, Rescue, errors_in_words
 from enginewright.report.evidence import MOST_DEVIATION, Evidence, Findings, known_p99
-from enginewright.report.verdict import shippable, verdict_on
+from enginewright.report.verdict import fastest_of, milliseconds, verdict_on
 
 OWN_PROCESS = "in a process of its own"
 NOT_BUILT = "not built"
@@ -61,7 +61,7 @@ def overview(findings: Findings) -> pd.DataFrame:
         rows[entry.precision] = {
             "verdict": verdict_on(findings, entry),
             f"times {baseline_title(findings.baselines[0])}": with_interval(findings.quoted(entry)),
-            f"ms per batch of\N{NO-BREAK SPACE}{race.batch}": f"{race.milliseconds[entry.precision]:.2f}",
+            f"ms per batch of\N{NO-BREAK SPACE}{race.batch}": f"{milliseconds(findings, entry.precision):.2f}",
             validation.metric: engine_metric(validation),
             "same answer": f"{validation.agreement.share:.2%}" if validation.agreement else "-",
             "relative error": f"{validation.engine_against_pytorch.relative:.1e}",
@@ -134,10 +134,10 @@ def explain_tf32(findings: Findings) -> str:
 
 def race_table(findings: Findings) -> pd.DataFrame:
     """Give the race of all engines, which decides, with each beside the baseline and the fastest beside each."""
-    race, fastest = findings.race, findings.fastest(shippable(findings) or findings.precisions).precision
+    race, fastest = findings.race, fastest_of(findings).precision
     rows = {
         name: {
-            f"ms per batch of {race.batch}": f"{race.milliseconds[name]:.3f}",
+            f"ms per batch of {race.batch}": f"{milliseconds(findings, name):.3f}",
             f"times {baseline_title(race.baseline)}": with_interval(race.times(name, race.baseline)),
             f"{fastest} is times as fast": with_interval(race.times(fastest, name)),
         }

@@ -59,8 +59,8 @@ class Choice(NamedTuple):
 
     engine: Evidence  # the one to ship, or one to offer where none is surely the fastest
     fastest: Evidence  # as measured
-    as_fast: tuple[Evidence, ...]  # others that surely are as fast
-    rivals: tuple[Evidence, ...]  # others that the race cannot tell from the fastest
+    as_fast: tuple[Evidence, ...]  # others that surely are as fast, if none is a rival
+    rivals: tuple[Evidence, ...]  # others that the race cannot tell from the fastest, and then those that are as fast
 
     @property
     def is_sure(self) -> bool:
@@ -79,8 +79,9 @@ def choose(findings: Findings) -> Choice | None:
     as_fast = tuple(entry for entry in near if findings.times(fastest, entry).high <= AS_FAST)
     rivals = tuple(entry for entry in others if entry not in as_fast and not is_faster(findings, fastest, entry))
     if rivals:
-        offered = min([fastest, *as_fast, *rivals], key=lambda entry: (_drop(entry), entry.engine.bytes))
-        return Choice(offered, fastest, as_fast, rivals)
+        rivals = (*rivals, *as_fast)
+        offered = min([fastest, *rivals], key=lambda entry: (_drop(entry), entry.engine.bytes))
+        return Choice(offered, fastest, (), rivals)
     closest = min([fastest, *as_fast], key=lambda entry: entry.validation.engine_against_pytorch.relative)
     return Choice(closest, fastest, as_fast, ())
 
@@ -108,6 +109,18 @@ def shippable(findings: Findings) -> list[Evidence]:
         for entry in findings.precisions
         if entry.validation.passed and entry.engine.runs_its_precision and entry.delivers
     ]
+
+
+def fastest_of(findings: Findings) -> Evidence:
+    """Return the fastest precision that may be shipped, or else of all."""
+    return findings.fastest(shippable(findings) or findings.precisions)
+
+
+def milliseconds(findings: Findings, name: str) -> float:
+    """Return the time of a batch in the race, as many times that of the fastest as in turns. Medians of all calls,
+    which are no turns, may come in another order where the machine is busy."""
+    first = fastest_of(findings).precision
+    return findings.race.milliseconds[first] * findings.race.times(first, name).median
 
 
 def verdict_on(findings: Findings, entry: Evidence) -> str:
@@ -160,9 +173,11 @@ def doubt(findings: Findings) -> str:
     )
     surely = f", beside which only what is surely more than {WHILE_DISTURBED} times as fast counts"
     because = f" ({'; '.join(findings.race.disturbed)}{surely})" if findings.race.disturbed else ""
-    merit = f"whose engine is the smallest of them, {file_size(offered.engine.bytes)}"
-    if all(_drop(offered) < _drop(entry) for entry in alike if entry is not offered):
-        merit = f"whose {offered.validation.metric} is the best of them"
+    metric, closest = offered.validation.metric, [entry for entry in alike if _drop(entry) == _drop(offered)]
+    them = "them" if len(closest) == len(alike) else f"those that lose the least {metric}"
+    merit = f"whose engine is the smallest of {them}, {file_size(offered.engine.bytes)}"
+    if len(closest) == 1:
+        merit = f"whose {metric} is the best of them"
     return (
         f"{', '.join(first)} and {last} cannot be told apart on this machine today{because}: {times}. "
         f"Run it when it is idle: `{MEASURE_AGAIN}`. Meanwhile {offered.precision} is offered, {merit}."

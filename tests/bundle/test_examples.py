@@ -16,8 +16,10 @@ from support.command import ROOT, enginewright
 from support.detectors import small_detector
 from support.pass_checks import model_of_text
 from support.project import make_project
+from support.quantized import quantize_with_onnxruntime
 from support.texts import write_tokenizer
 
+from enginewright.core.facts import ADDS_EXACTLY
 from enginewright.core.files import sha256
 from enginewright.core.params.build import Axis, Profile, Range
 from enginewright.core.params.model import BoxesParams
@@ -93,10 +95,12 @@ PIXELS = {"boxes": "nhwc", "map": "nchw"}
 TASKS = {"boxes": "detection", "texts": "embedding", "map": "segmentation"}
 
 
-def made(kind, runtime, build, tmp_path, request):
+def made(kind, runtime, build, tmp_path, request, precision="fp32"):
     """Make a project with the kind's tiny model, its engine and its samples, and the bundle."""
     path = tmp_path / "model.onnx"
     onnx.save(graph_of(kind, request), path)
+    if precision == "int8":
+        quantize_with_onnxruntime(path, path, feeds_of(kind))
     samples, values, tokenizer = feeds_of(kind), {"sizes": (6, 5)} if kind == "sized" else {}, None
     size = 8 if kind == "map" else 32
     how = Preprocessing(resize=size, crop=size, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -123,14 +127,14 @@ def made(kind, runtime, build, tmp_path, request):
         onnx.save(take_pixels(onnx.load(path), how, PIXELS[kind]), path)
     machine, engine = describe_machine(runtime), tmp_path / "engine"
     more = {"boxes": BoxesParams(form="yolov8", score=0.3)} if kind == "boxes" else {"tokenizer": tokenizer}
-    build_engine(DescribedGraph("fp32", path, manifest, **more), target_of(machine, build.tensorrt), build, engine)
+    build_engine(DescribedGraph(precision, path, manifest, **more), target_of(machine, build.tensorrt), build, engine)
     root = make_project(tmp_path / "project", engine, path, machine)
     folder = root / "artifacts/samples/validation"
     folder.mkdir(parents=True)
     for index, array in enumerate(samples.values()):
         np.save(folder / input_file(index), array)
     manifest.write(folder / MANIFEST)
-    done = enginewright("bundle", "fp32", "--out", "bundle", cwd=root)
+    done = enginewright("bundle", precision, "--out", "bundle", cwd=root)
     assert (done.returncode, done.stderr) == (0, "")
     return root / "bundle", engine
 
@@ -277,6 +281,40 @@ def test_on_another_cpu_the_graph_is_compiled_and_that_is_said(runtime, build, i
     assert done.returncode == 1
     cure = "make a bundle here by `dvc repro` and `enginewright bundle fp32`"
     assert f"{Path(graph).name} cannot be compiled here either, {cure}: " in done.stderr
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
+def test_a_cpu_that_adds_in_16_bits_refuses_int8_for_others(runtime, build, inference, tmp_path, request):
+    """benchmarks/measuring/other_cpus.py shows on emulated CPUs that answers would be wrong."""
+    bundle, _ = made("audio", runtime, build, tmp_path, request, "int8")
+    (target,) = json.loads((bundle / "engine/engine.json").read_text())["target"]["capabilities"]
+    if ADDS_EXACTLY.isdisjoint(target.split()):
+        pytest.skip("this CPU adds in 16 bits, so that its int8 is right everywhere")
+    told = tmp_path / "cpuinfo"
+    for name in ("runtime.py", "cpp/main.cpp"):
+        text = (bundle / name).read_text()
+        assert '"/proc/cpuinfo"' in text
+        (bundle / name).write_text(text.replace("/proc/cpuinfo", str(told)))
+    told.write_text("flags : sse4_2 avx2")
+    done = subprocess.run([sys.executable, "infer.py"], cwd=bundle, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"the engine is for a CPU with {target}, and this one has avx2. It adds products of bytes in 16 bits, in which "
+        "those of this graph overflow: make a bundle here by `dvc repro` and `enginewright bundle int8`\n",
+    )
+    readme = (bundle / "README.md").read_text()
+    assert "It refuses one with none of amx_int8, asimd, avx512_vnni, avx_vnni, where products of bytes" in readme
+    if runtime == "openvino" and shutil.which("g++"):
+        program = compiled(bundle, tmp_path / "program")
+        ran(sys.executable, "-B", "-c", "import infer; infer.write('../inputs.bin', 'example.npz')", cwd=bundle)
+        given = [bundle / "triton/resnet18-int8/1/model.xml", bundle.parent / "inputs.bin"]
+        done = subprocess.run([program, *given], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "without which products of bytes overflow: make a bundle here" in done.stderr
+    told.write_text("flags : avx2 avx_vnni")
+    _, warned = ran(sys.executable, "infer.py", cwd=bundle)
+    assert "and this one has avx2 avx_vnni: model." in warned
 
 
 def test_what_openvino_does_not_take_is_compiled_from_the_graph(build, inference, tmp_path, request):

@@ -82,9 +82,11 @@ def test_a_project_with_a_network_and_images_of_its_own_is_laid_out(repository):
     assert len(text.splitlines()) <= 40
     assert max(map(len, text.splitlines())) <= 120
     assert "working-directory': '.'" in str(workflow)
-    again = new(repository, "--model", "nets:small")
+    again = new(repository, "--model", "nets:small", "--task", "regression")
     assert "made" not in again
-    assert "-  source: nets:small" in again, "the difference is shown, and the file stays"
+    assert "-task: classification" in again, "what was asked for now is shown, and the file stays"
+    assert "+task: regression" in again
+    assert "nets:small" not in again
     assert Params.read(repository / "params.yaml") == params
 
 
@@ -184,6 +186,7 @@ def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, pa
         (lambda root: None, ("--model", "lost.onnx"), "--model lost.onnx does not exist; give an ONNX file"),
         (lambda root: None, ("--weights", "lost.pt"), "--weights lost.pt does not exist; give train, pretrained"),
         (lambda root: (root / "none").mkdir(), ("--images", "none"), "--images none holds no images"),
+        (lambda root: None, ("--task", "regresion"), "there is no task 'regresion'; did you mean 'regression'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence_and_nothing_is_written(repository, prepare, arguments, sentence):

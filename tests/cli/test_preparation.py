@@ -171,7 +171,7 @@ def test_a_factory_says_it_itself(repository):
     said, params = laid_out(repository, "--model", "nets:small", "--images", "photos")
     lines = ", ".join(str(line_of(repository, key)) for key in ("resize", "interpolation", "divide_by"))
     assert said == [
-        "  resize 109, interpolation bilinear, divide_by 255: a guess, as nets:small.preprocessing does not name them: "
+        "  resize 109, interpolation bilinear, divide_by 255: a guess, as nets:small.preprocessing does not say: "
         f"check lines {lines}",
         "  crop 96, color bgr, mean [0, 0, 0], std [1, 1, 1]: from nets:small.preprocessing",
     ]

@@ -95,5 +95,11 @@ def test_each_threshold_that_is_not_sure_has_a_sentence():
         "top-1 agreement 100.00% (99.00% to 100.00%) may be below 99.50%: about 24,000 samples would tell",
         "accuracy drop 0.10% (-0.90% to 1.10%) may be above 0.50%: about 24,000 samples would tell",
     )
+    (drop,) = accuracy(0.98, 0.98, 0.97)["results"]
+    of_broken = unsure_thresholds(agreed(0.98).model_copy(update=few), drop.model_copy(update=few), LIMITS)
+    assert [sentence.partition(") ")[2].partition(":")[0] for sentence in of_broken] == [
+        "may be 99.50% or more",
+        "may be 0.50% or less",
+    ]
     (sentence,) = unsure_thresholds(agreed(1.0).model_copy(update={"needed": None}), None, LIMITS)
     assert sentence.endswith("it is so close to the limit that no number of samples would tell")

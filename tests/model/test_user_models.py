@@ -249,6 +249,16 @@ def test_an_onnx_file_that_is_already_there_with_an_input_that_holds_sizes(proje
     assert validation.reference == "ONNX Runtime"
 
 
+def test_the_reference_alone_says_why_no_accuracy_is_measured(project, monkeypatch, capsys):
+    photos("data/images/pets/cat", "data/images/pets/dog", "data/images/pets/fish")
+    write_code(monkeypatch, "found", FOUND)
+    lay_over('{model: {source: "found:network"}, weights: {source: given}, samples: {source: data/images/pets}}')
+    lay_over(SMALL_IMAGES, TINY)
+    run_stages(monkeypatch, "machine", "samples", "weights", "reference")
+    why = "samples.source has 3 classes, and no output of the model has as many"
+    assert f"PyTorch: accuracy not measured, {why}" in capsys.readouterr().out
+
+
 def test_a_model_without_scores_is_judged_by_its_errors(project, monkeypatch):
     """The model returns one number for two classes, as a sigmoid does, and boxes that look like scores."""
     photos("data/images/pets/cat", "data/images/pets/dog")

@@ -71,19 +71,22 @@ def test_where_engines_cannot_be_told_apart_none_is_named_and_one_is_offered(fin
     assert metrics(found)["recommended"] == "undecided"
 
 
+def that_loses(entry, drop, size):
+    main = entry.validation.results[0].model_copy(update={"drop": drop})
+    validation = entry.validation.model_copy(update={"results": (main,)})
+    return replace(entry, validation=validation, engine=entry.engine.model_copy(update={"bytes": size}))
+
+
 def test_what_is_offered_is_more_accurate_or_else_smaller(findings, evidence):
     def offered(**drops):
         entries = [evidence(name, (2.0, 1.5, 2.6)) for name in drops]
-        changed = []
-        for number, (entry, drop) in enumerate(zip(entries, drops.values(), strict=True)):
-            main = entry.validation.results[0].model_copy(update={"drop": drop})
-            validation = entry.validation.model_copy(update={"results": (main,)})
-            engine = entry.engine.model_copy(update={"bytes": 9_000_000 - number})
-            changed.append(replace(entry, validation=validation, engine=engine))
-        return sentence(findings(*changed))
+        numbered = enumerate(zip(entries, drops.values(), strict=True))
+        return sentence(findings(*(that_loses(entry, drop, 9_000_000 - number) for number, (entry, drop) in numbered)))
 
     assert "Meanwhile fp32 is offered, whose accuracy is the best of them." in offered(fp32=0.0, int8=0.01)
     assert "Meanwhile int8 is offered, whose engine is the smallest of them, 9.0 MB." in offered(fp32=0.0, int8=0.0)
+    of_three = offered(fp32=0.0, bf16=0.0, int8=0.01)  # of which int8 is the smallest
+    assert "bf16 is offered, whose engine is the smallest of those that lose the least accuracy, 9.0 MB." in of_three
 
 
 def test_on_a_disturbed_machine_an_engine_must_win_by_more(findings, evidence):
@@ -126,7 +129,8 @@ def test_no_two_sentences_of_a_report_disagree(findings, evidence, seed, monkeyp
     monkeypatch.setattr(where_time_goes, "slowest_layers", lambda *_: [])
     random = np.random.default_rng(seed)
     entries = [evidence(name, relative=error) for name, error in (("fp32", 1e-6), ("bf16", 4e-3), ("int8", 2e-2))]
-    usual = findings(*entries)
+    merits = zip(entries, random.choice([0.0, 0.002], 3), 9_000_000 + random.permutation(3), strict=True)
+    usual = findings(*(that_loses(entry, float(drop), int(size)) for entry, drop, size in merits))
     for _ in range(50):
         spread, noise = random.choice([0.01, 0.1, 0.7]), random.choice([0.005, 0.05, 0.5])
         pairs = []
@@ -155,7 +159,18 @@ def require_agreement(found):
         assert float(factor) >= 1
         assert slow not in named
         assert {slow, fast} - {choice.engine.precision, *(each.precision for each in choice.rivals)}
+    rows = [re.split(r" *\| *", line)[1:-1] for line in table.splitlines() if re.match(r"\| \w+ +\| [\d.]+ ", line)]
+    (fastest,) = [row for row in rows if row[3] == "-"]
+    assert len(rows) == len(found.precisions) + 1
+    for _, milliseconds, _, factor in rows:  # who takes fewer milliseconds is faster
+        times = 1.0 if factor == "-" else float(factor.partition(" ")[0])
+        assert float(milliseconds) / float(fastest[1]) == pytest.approx(times, abs=0.02, rel=0.02)
     if not choice.is_sure:
+        alike, chosen = [choice.fastest, *choice.rivals], choice.engine
+        loses = {each.precision: each.validation.main.drop for each in alike}
+        assert loses[chosen.precision] == min(loses.values())
+        assert "smallest of them" not in told or chosen.engine.bytes == min(each.engine.bytes for each in alike)
+        assert ("is the best of them" in told) == ([*loses.values()].count(loses[chosen.precision]) == 1)
         assert "cannot be told apart" in told
         assert "fastest of" not in told
     for figures in re.findall(r"([\d.]+) to ([\d.]+)(?: within this run| times as fast as)", told):

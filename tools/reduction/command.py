@@ -31,9 +31,8 @@ examples:
 
 Compares the runtime with the definition of the graph, and leaves out nodes as
 long as they differ, or as long as the runtime refuses them or crashes. The
-folder has the graph, inputs, versions, and fails.py, which needs the runtime
-and NumPy alone. Exits 0 if there is such a folder, and 1 if the runtime is
-right."""
+folder has fails.py, which needs the runtime and NumPy alone. Exits 1 if the
+runtime is right."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

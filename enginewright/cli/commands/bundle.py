@@ -15,9 +15,7 @@ examples:
   enginewright bundle int8 --out /srv/models/digits
   enginewright bundle int8 --sign KEY.pem   verify.py in the bundle checks it
 
-Only an engine that passed the gate is bundled. Exits 1 and says why if the
-precision broke a threshold, or if the engine is not the one that was
-validated."""
+Only an engine that passed the gate is bundled, and the one that was validated."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -19,19 +19,14 @@ EXAMPLES = """\
 examples:
   enginewright compare HEAD~1 reports
   enginewright compare main reports --json | jq '.[] | [.figure, .outcome]'
-  enginewright compare HEAD~1 reports --race
   enginewright compare --from ../old/bin/python --to ../new/bin/python
 
 A share above 0 is better. A change that chance can explain is no change.
-Ratios to PyTorch show a change of a tenth; on a shared machine they may not
-be comparable. --race races the engines of both runs side by side, here and
-now, half a minute for each precision, which shows a change of 3 %. The engines
-of an earlier commit come from DVC's cache. --from and --to build each graph
-with two versions of the runtime, and say what is safe, wrong, slower or less
-accurate, and which cures are needed.
-Exits 3 on a regression; 6 if the later run has too few samples to be sure of a
-threshold, where validation.must_be_sure asks for it; 4 if something is not
-comparable; 1 on an error."""
+Ratios to PyTorch show a change of a tenth; --race shows one of 3 %: it races
+the engines of both runs, half a minute for each precision. --from and --to
+compare two versions of the runtime.
+Exits 3 on a regression, 6 if samples are too few to be sure of a threshold, 4
+if something is not comparable."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -19,15 +19,11 @@ from enginewright.tasks.choose import task_of
 EXAMPLES = """\
 examples:
   enginewright cure artifacts/engines/int8
-  enginewright cure artifacts/engines/bf16 --seconds 60
 
-Compares the engine with its own graph, at the smallest batch, the largest and
-one between. If they differ by more than relative_error in the precision's
-thresholds, it builds the graph in other ways: with other spellings, then with
-the fewest nodes in high precision. All that make the engine right are raced,
-and go to cures/P.json, the fastest first: commit it, and run `dvc repro`. It
-is for this version of the compiler on this device. Exits 0, or 1 if nothing
-cures it."""
+Compares the engine with its own graph. If they differ by more than
+relative_error in the precision's thresholds, it builds the graph in other
+ways. All that make the engine right are raced, and go to cures/P.json, the
+fastest first: commit it, and run `dvc repro`. Exits 0, or 1 if nothing cures it."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -25,7 +25,7 @@ examples:
   enginewright doctor --target jetson     a target of fleet.yaml, over ssh
   enginewright doctor --json | jq -r '.findings[] | select(.remedy) | .remedy'
 
-Exits 0 if `dvc repro` can run here, or the target be asked, else 1."""
+Exits 1 if `dvc repro` cannot run here, or the target not be asked."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -22,11 +22,9 @@ examples:
   enginewright fleet --known --latency 2ms    ask none: which is cheapest?
   enginewright fleet --known --budget 0.5     which is quickest for that?
 
-Targets elsewhere get the graphs over ssh, and their engines and reports come
-to artifacts/fleet. Answers are kept in history/fleet: commit them. Budgets
-are for a million images, in the currency of price_per_hour. Exits 5 if a
-target that was asked failed; the others are on the page. Exits 1 on an error,
-or if nothing keeps the limits."""
+Engines and reports come to artifacts/fleet, answers to history/fleet: commit
+them. Budgets are for a million images, in the currency of price_per_hour.
+Exits 5 if a target failed, 1 if nothing keeps the limits."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -37,7 +37,6 @@ WIDEST = 60  # of a column of texts, in a line for people
 EXAMPLES = """\
 examples:
   enginewright infer artifacts/engines/int8 cat.jpg dog.png
-  enginewright infer artifacts/engines/int8 photos --top 1   a folder
   enginewright infer ENGINE photos --json | jq -r '.top[0].class'
   enginewright infer artifacts/engines/int8 photos --pictures seen
   enginewright infer artifacts/engines/int8 "a text" more.csv
@@ -48,15 +47,9 @@ Samples are prepared like those on which the engine was validated. An engine
 for texts takes texts as they stand and files (.csv, .jsonl, .txt); where it
 reads two texts as one, a tab divides them. One without images takes .npz files
 that have an array for each input. - stands for the lines of standard input:
-texts, or paths of images.
---json prints a line for each: {"image": ..., "error": ...}, or {"image": ...},
-{"text": ...} or {"file": ..., "row": ...} with what the task has: "top":
-[{"class": ..., "index": ..., "probability": ...}] of a classifier, "boxes" of
-a detector, in pixels of the image, "areas" with a "share" of a segmenter,
-"values" or a "vector".
---pictures draws each answer onto a copy of its image.
-Exits 5 if an image could not be read, after answering for the others; 1 if the
-engine cannot be used."""
+texts, or paths of images. --json prints a line for each, with "top" classes,
+"boxes", "areas", "values" or a "vector", or the "error" of an image.
+Exits 5 if an image could not be read, after answering for the others."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

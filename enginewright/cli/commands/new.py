@@ -17,7 +17,7 @@ from enginewright.cli.arguments import FILE, add_path
 from enginewright.cli.choices import Choices, take
 from enginewright.cli.preparation import Ask, lines_about
 from enginewright.core.errors import EnginewrightError
-from enginewright.core.files import new_file, new_folder, write_text
+from enginewright.core.files import new_file, new_folder, scratch_folder, write_text
 from enginewright.core.installing import UNKNOWN, elsewhere, require_new_enough, upgrade_hint
 from enginewright.core.params.all import edit_params, overlay
 from enginewright.core.params.section import read_yaml
@@ -29,15 +29,12 @@ examples:
   enginewright new                                       asks for what it needs
   enginewright new deploy --model nets:detector --images photos --size 320
   enginewright new --model resnet50 --weights best.pt --images photos
-  enginewright new --model model.onnx --images photos --task segmentation
   enginewright new --name pets --model nets:pets        one more model, in pets
 
 Writes dvc.yaml, params.yaml, a Makefile, a nightly workflow, data/ with copies
 of images and weights, and lines for git and DVC. What is there already stays,
-and is shown where it differs. How images become tensors is read from the
-model's own configuration, asked at a terminal, or guessed; it says which, and
-which lines of params.yaml to check. `make all` runs all models with a --name.
-Exits 0, or 1 if the folder cannot be a project; then nothing is written."""
+and is shown where it differs. It says how images become tensors, where it has
+that from, and what to check. `make all` runs all models with a --name."""
 QUESTIONS = {
     "model": "model: a name of torchvision, timm:NAME, package.module:factory, or FILE.onnx [resnet18]",
     "weights": "weights: train, pretrained, given, or a file",
@@ -87,6 +84,10 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
     _require_free(place.folder)
     params, home = place.folder / "params.yaml", None if (place.folder / "data").exists() else place.beside
     taken = take(choices, place.folder, home, None if params.exists() else ask)
+    with scratch_folder() as scratch:  # what cannot be is refused before anything is written
+        write_text(file := scratch / params.name, files[params])
+        edit_params(lambda content: overlay(content, taken.params), "params.yaml would not be valid", file)
+        files[params] = file.read_text(encoding="utf-8")
     place.folder.mkdir(parents=True, exist_ok=True)
     if not (place.dvc / ".dvc").is_dir():
         _init_dvc(place)
@@ -97,8 +98,6 @@ def make_project(folder: Path, choices: Choices, name: str | None = None, ask: A
         write_text(path, files[path])
     layout.bring_wheel(place)
     layout.add_lines(place)
-    if params in new:
-        edit_params(lambda content: overlay(content, taken.params), "enginewright new", params)
     copied = {place.folder / target: source for target, source in taken.copies.items()}
     copied = {target: source for target, source in copied.items() if not target.exists()}
     for target, source in copied.items():
@@ -153,7 +152,7 @@ def _said(place: layout.Place, files: Mapping[Path, str], new: list[Path], copie
     for path, text in files.items():
         if path not in new and path.read_text(encoding="utf-8") != text and ".enginewright" not in path.parts:
             name = path.relative_to(place.git).as_posix()
-            lines.append(f"left {name} as it is; the one of this version differs:")
+            lines.append(f"left {name} as it is; what would be written differs:")
             before = path.read_text(encoding="utf-8").splitlines()
             lines += difflib.unified_diff(before, text.splitlines(), name, "new", "", "", 1, "")
     if place.folder.joinpath("dvc.yaml") in new and UNKNOWN in elsewhere("pipeline"):

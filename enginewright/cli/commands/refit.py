@@ -29,10 +29,8 @@ examples:
   enginewright refit artifacts/engines/fp16 new/model.onnx --out engines/tuned
 
 For engines of TensorRT with build.tensorrt.refit. The graph must be the same
-but for its weights, in the precision of the engine, such as
-artifacts/converted/fp16/model.onnx after a new training. The new engine is run
-on samples. Exits 1 if it does not compute what its graph means. Whether the
-thresholds are kept, `dvc repro` tells."""
+but for its weights, in the precision of the engine. Exits 1 if the new engine
+does not compute what its graph means."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -26,12 +26,10 @@ examples:
   enginewright upgrade
   enginewright upgrade deploy --dry-run    only say what would change
 
-With a newer version installed: dvc.yaml and the other files that
-`enginewright new` laid out are renewed, and your own changes in them stay.
-params.yaml is not touched: what it leaves out has its default, and defaults
-that are others now are listed. `git checkout` undoes it. Exits 0, or 1 if
-your changes and those of the new version cannot be merged; then nothing is
-written."""
+Renews dvc.yaml and the other files that `enginewright new` laid out, and keeps
+your own changes in them. params.yaml is not touched; defaults that are others
+now are listed. `git checkout` undoes it. Exits 0, or 1 if the two cannot be
+merged; then nothing is written."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
