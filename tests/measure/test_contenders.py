@@ -141,7 +141,8 @@ def test_a_baseline_gets_the_pixels_of_the_engine_and_normalizes_them(
 ):
     record, seen = read_engine(built), []
     record = record.model_copy(update={"build": record.build.model_copy(update={"pixels": layout})})
-    onnx.save(model_of_text("g (float[batch,3,8,8] input) => (float[] logits) { logits = Identity (input) }", {}), tmp_path / "m")
+    graph = "g (float[batch,3,8,8] input) => (float[] logits) { logits = Identity (input) }"
+    onnx.save(model_of_text(graph, {}), tmp_path / "m")
 
     def look(images):
         seen.append(images.float().numpy())
