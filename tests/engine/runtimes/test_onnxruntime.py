@@ -175,7 +175,7 @@ def test_a_process_that_fails_is_a_sentence(tiny_onnx, build):
 
 def test_an_input_that_holds_sizes_is_refused(build):
     sizes = TensorSpec(name="sizes", dtype="int64", shape=(2,), values=("height", "width"))
-    with pytest.raises(EnginewrightError, match="does not take input sizes, which holds sizes: take TensorRT"):
+    with pytest.raises(EnginewrightError, match="takes no sizes, as in input sizes: take TensorRT"):
         require_known_sizes(Blueprint(Interface(inputs=(sizes,), outputs=()), build))
 
 
