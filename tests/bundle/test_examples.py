@@ -306,7 +306,7 @@ def test_a_cpu_that_adds_in_16_bits_refuses_int8_for_others(runtime, build, infe
     readme = (bundle / "README.md").read_text()
     assert "It refuses one with none of amx_int8, asimd, avx512_vnni, avx_vnni, where products of bytes" in readme
     if runtime == "openvino" and shutil.which("g++"):
-        program = compiled(bundle, tmp_path / "program")
+        program = compiled(bundle, tmp_path / "program", request.getfixturevalue("headers"))
         ran(sys.executable, "-B", "-c", "import infer; infer.write('../inputs.bin', 'example.npz')", cwd=bundle)
         given = [bundle / "triton/resnet18-int8/1/model.xml", bundle.parent / "inputs.bin"]
         done = subprocess.run([program, *given], capture_output=True, text=True)

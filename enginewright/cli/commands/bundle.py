@@ -15,7 +15,7 @@ examples:
   enginewright bundle int8 --out /srv/models/digits
   enginewright bundle int8 --sign KEY.pem   verify.py in the bundle checks it
 
-Only an engine that passed the gate is bundled, and the one that was validated."""
+Only the engine that passed the gate is bundled. Exits 1 if there is none."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -22,8 +22,8 @@ examples:
 
 Compares the engine with its own graph. If they differ by more than
 relative_error in the precision's thresholds, it builds the graph in other
-ways. All that make the engine right are raced, and go to cures/P.json, the
-fastest first: commit it, and run `dvc repro`. Exits 0, or 1 if nothing cures it."""
+ways. All that cure it are raced, and go to cures/P.json, the fastest first:
+commit it, and run `dvc repro`. Exits 0, or 1 if nothing cures it."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

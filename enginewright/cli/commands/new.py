@@ -33,8 +33,9 @@ examples:
 
 Writes dvc.yaml, params.yaml, a Makefile, a nightly workflow, data/ with copies
 of images and weights, and lines for git and DVC. What is there already stays,
-and is shown where it differs. It says how images become tensors, where it has
-that from, and what to check. `make all` runs all models with a --name."""
+and is shown where it differs. It says where it has from how images become
+tensors. `make all` runs all models with a --name. Exits 0, or 1 if something
+cannot be: then nothing is written."""
 QUESTIONS = {
     "model": "model: a name of torchvision, timm:NAME, package.module:factory, or FILE.onnx [resnet18]",
     "weights": "weights: train, pretrained, given, or a file",
