@@ -125,7 +125,8 @@ def _take_samples(given: str, stated: preparation.Stated, taken: Taken) -> None:
     elif path.suffix in SUFFIXES:
         rows = read_rows(path)[1]
         samples |= _split(len(rows), path, trains)
-        if not is_text and not Path(taken.home, source).parent.joinpath(str(rows[0][1].get("path"))).exists():
+        named = rows[0][1].get("path", "").strip()
+        if named and not is_text and not Path(taken.home, source).parent.joinpath(named).exists():
             taken.origins["samples.source"] = "put the images that it names beside it"
     taken.params["samples"] = samples
 

@@ -129,8 +129,8 @@ def kept_empty(place: Place) -> list[Path]:
 
 def add_lines(place: Place) -> None:
     """Add the lines that are missing to files that others write to as well."""
-    for folder, name in ((place.folder, "gitignore"), (place.folder, "gitattributes"), (place.dvc, "dvcignore")):
-        path = folder / f".{name}"
+    ours = {place.folder / ".gitignore": "gitignore", place.folder / ".gitattributes": "gitattributes"}
+    for path, name in (*ours.items(), (place.git / ".gitignore", "ignored"), (place.dvc / ".dvcignore", "dvcignore")):
         there = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         if missing := [line for line in text_of(name).splitlines() if line not in there]:
             write_text(path, "".join(f"{line}\n" for line in [*there, *missing]))

@@ -155,9 +155,10 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], str]:
 
 
 def size_of_images(path: Path) -> Any:
-    """Return the size that all images have, as `crop` has it. Return None if they differ or are photographs."""
+    """Return the size that images have, as `crop` has it; None if it differs or is that of photographs."""
     files = [file for file in path.rglob("*") if is_image(file)]
-    sizes = {headers(path)["images"][0][1:3]} if path.suffix in ARRAY_SUFFIXES else set()
+    shape = headers(path)["images"][0] if path.suffix in ARRAY_SUFFIXES else ()
+    sizes = {shape[1:3]} if len(shape) in (3, 4) and shape[3:] in ((), (1,), (3,)) and all(shape) else set()
     for file in files[:: len(files) // 64 + 1]:
         with suppress(Exception), Image.open(file) as image:  # the stage `samples` names a broken one
             sizes.add(image.size[::-1])

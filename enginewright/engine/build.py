@@ -61,6 +61,7 @@ def build_engine(graph: DescribedGraph, target: Target, build: BuildParams, fold
             onnx_sha256=graph_sha256(onnx),
             onnx_bytes=graph_bytes(onnx),
             interface=blueprint.interface,
+            apart=tuple(blueprint.apart),
             layers=tuple(layer for layer in layers if not layer.profile),
             tuned_layers=tuple(layer for layer in layers if layer.profile),
             build_seconds=round(seconds, 3),

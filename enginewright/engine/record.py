@@ -119,12 +119,12 @@ class EngineRecord(Record):
     build: BuildParams
     files: dict[FileName, str]
     bytes: int  # without the files of `weights`
-    # hashes of the files that a stripped plan takes its weights from
-    weights: dict[FileName, str] = Field(default_factory=dict)
+    weights: dict[FileName, str] = Field(default_factory=dict)  # from which a stripped plan takes them, with hashes
     graph_sha256: str | None = None  # of the graph but for its weights, if others may be put in
     onnx_sha256: str
     onnx_bytes: int
     interface: Interface
+    apart: tuple[str, ...] = ()  # tensors that a cure kept the compiler from fusing away
     layers: tuple[Layer, ...]  # in the profile that accepts all sizes
     tuned_layers: tuple[Layer, ...] = ()  # in build.profiles
     build_seconds: float
@@ -139,7 +139,7 @@ class EngineRecord(Record):
 
     @property
     def blueprint(self) -> Blueprint:
-        return Blueprint(self.interface, self.build)
+        return Blueprint(self.interface, self.build, self.apart)
 
     @property
     def profile(self) -> Profile:

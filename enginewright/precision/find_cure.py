@@ -190,13 +190,13 @@ def find_cures(model: onnx.ModelProto, trials: Trials, scratch: Path) -> list[Ri
     if again := trials.attempt(model, GraphChange(), scratch):
         return [again]
     levels = LEVELS if RUNTIMES[trials.machine.runtime].is_tensorrt else ()
-    others = [GraphChange(spelling=name) for name in SPELLINGS]
-    others += [GraphChange(optimization_level=level) for level in levels]
+    others = [GraphChange(spelling=name) for name in SPELLINGS] + [GraphChange(optimization_level=n) for n in levels]
     cures = [cure for change in others if (cure := trials.attempt(model, change, scratch))]
     islands = {layers_to_keep(model, wide): wide for wide in (True, False)}  # one, if there are no 16 bits
-    barriers = GraphChange(nodes=nodes_to_part(model), apart=True)
+    # Bundles of OpenVINO's compile the graph anew, in which barriers are but a note.
+    parted = () if trials.machine.runtime == "openvino" else nodes_to_part(model)
     kept = [GraphChange(nodes=nodes, in_float32=wide) for nodes, wide in reversed(islands.items())]
-    for changes in ([barriers], kept):
+    for changes in ([GraphChange(nodes=parted, apart=True)], kept):
         each_right = (trials.attempt(model, change, scratch) for change in changes if change.nodes)
         if right := next(filter(None, each_right), None):
             cures.append(with_fewest_nodes(right, model, trials, scratch))

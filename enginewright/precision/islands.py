@@ -1,6 +1,7 @@
 """Change a typed graph that a compiler gets wrong: spell it otherwise, or keep nodes in high precision: an island."""
 
 from collections.abc import Collection
+from copy import deepcopy
 
 import onnx
 from onnx import TensorProto, helper
@@ -48,18 +49,16 @@ def nodes_to_part(model: onnx.ModelProto) -> tuple[str, ...]:
 
 def with_barriers(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
     """Return the graph with a note of what these nodes compute, for those who build it. Leave `model` as it is."""
-    parted = onnx.ModelProto()
-    parted.CopyFrom(model)
-    results = [node.output[0] for node in model.graph.node if node.name in nodes]
-    parted.metadata_props.add(key=APART, value="\n".join(results))
+    parted = deepcopy(model)
+    results = "\n".join(node.output[0] for node in model.graph.node if node.name in nodes)
+    helper.set_model_props(parted, {each.key: each.value for each in model.metadata_props} | {APART: results})
     return parted
 
 
 def with_island(model: onnx.ModelProto, nodes: Collection[str], in_float32: bool) -> onnx.ModelProto:
     """Return the graph in which these nodes read what others read rounded as it was before; with `in_float32` they
     compute in float32, and hand that on among themselves. Leave `model` as it is."""
-    island = onnx.ModelProto()
-    island.CopyFrom(model)
+    island = deepcopy(model)
     (before, halves), written, wide = _low(island, in_float32), list[onnx.NodeProto](), dict[str, str]()
     for node in island.graph.node:
         for place, name in enumerate(node.input if node.name in nodes else ()):

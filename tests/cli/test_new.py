@@ -15,7 +15,7 @@ from support.paths import ROOT
 
 from enginewright.cli.choices import Choices, take
 from enginewright.cli.commands.new import place_of_one
-from enginewright.cli.layout import FILES, TARGETS, planned_stages
+from enginewright.cli.layout import FILES, TARGETS, planned_stages, text_of
 from enginewright.core.installing import elsewhere
 from enginewright.core.params.all import Params
 
@@ -123,7 +123,7 @@ def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
     workflow = (repository / ".github/workflows/enginewright-deploy.yml").read_text()
     assert "working-directory: deploy\n" in workflow
     assert "path: deploy/.dvc/cache\n" in workflow
-    assert (repository / ".gitignore").read_text() == "*.log"
+    assert (repository / ".gitignore").read_text().splitlines() == ["*.log", *text_of("ignored").splitlines()]
     assert "/artifacts/" in (repository / "deploy/.gitignore").read_text()
 
 

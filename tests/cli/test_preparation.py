@@ -230,6 +230,8 @@ def test_an_onnx_file_gives_the_name_and_the_size_of_its_input(tmp_path, shape, 
         ("waves.npy", np.zeros((12, 16), np.float32), False),
         ("photos.npz", {"images": np.zeros((12, 8, 8, 3), np.uint8)}, True),
         ("photos.npy", np.zeros((12, 8, 8), np.uint8), True),
+        ("rows.npy", np.zeros((12, 7), np.uint8), True),  # which the stage `samples` refuses
+        ("planes.npy", np.zeros((12, 3, 8, 8), np.uint8), True),
     ],
 )
 def test_arrays_that_are_no_pixels_are_taken_as_they_are(repository, name, arrays, is_pixels):

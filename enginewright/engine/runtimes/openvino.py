@@ -44,7 +44,6 @@ class OpenVINO:
         profile, shapes = blueprint.build.profile, {}
         try:
             model = read_graph(onnx)
-            model.add_outputs(list(blueprint.apart))
             for spec in blueprint.interface.inputs:
                 limits = zip(spec.at(profile.at("min")), spec.at(profile.at("max")), strict=True)
                 shapes[spec.name] = openvino().PartialShape([openvino().Dimension(*ends) for ends in limits])
