@@ -301,7 +301,7 @@ def test_a_cpu_that_adds_in_16_bits_refuses_int8_for_others(runtime, build, infe
         1,
         "",
         f"the engine is for a CPU with {target}, and this one has avx2. It adds products of bytes in 16 bits, in which "
-        "those of this graph overflow: make a bundle here by `dvc repro` and `enginewright bundle int8`\n",
+        "those of this graph overflow; make a bundle here by `dvc repro` and `enginewright bundle int8`\n",
     )
     readme = (bundle / "README.md").read_text()
     assert "It refuses one with none of amx_int8, asimd, avx512_vnni, avx_vnni, where products of bytes" in readme

@@ -309,8 +309,8 @@ def edit_params(change: Callable[[Content], None], whose: str, params_file: Path
 def _yaml() -> YAML:
     yaml = YAML()
     yaml.width, yaml.preserve_quotes = 120, True
-    # Write null as params.yaml does. By itself, ruamel would write nothing at all.
-    null = "tag:yaml.org,2002:null", "null"
+    yaml.Representer = type("Representer", (yaml.Representer,), {})  # its class is also DVC's
+    null = "tag:yaml.org,2002:null", "null"  # as in params.yaml: by itself, ruamel would write nothing at all
     yaml.representer.add_representer(type(None), lambda representer, _: representer.represent_scalar(*null))
     in_one_line = {"tag": "tag:yaml.org,2002:seq", "flow_style": True}  # lists that the file does not have yet
     yaml.representer.add_representer(list, lambda made, items: made.represent_sequence(sequence=items, **in_one_line))
