@@ -22,7 +22,7 @@ from enginewright.core.params.section import explain
 from enginewright.core.text import as_in_yaml, in_one_line
 from enginewright.data.sources.arrays import ARRAY_SUFFIXES
 from enginewright.data.sources.files import is_image
-from enginewright.model.from_transformers import IMAGES, preprocessing_of, texts_of
+from enginewright.model.from_transformers import IMAGES, preprocessing_of, side_or_sides, texts_of
 
 PLACE, ATTRIBUTE = "samples.preprocessing", "preprocessing"
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}  # with which torchvision trains its networks
@@ -133,7 +133,7 @@ def of_onnx(path: Path) -> Stated:
     last = shape[3] in (1, 3) and shape[1] not in (1, 3)
     channels, *sides = (shape[3], *shape[1:3]) if last else shape[1:]
     found = {"layout": "nhwc" if last else "nchw"} | ({"color": "grey"} if channels == 1 else {})
-    return Stated(found | ({"crop": _side_or_sides(*sides)} if all(sides) else {}), origin, input=name)
+    return Stated(found | ({"crop": side_or_sides(*sides)} if all(sides) else {}), origin, input=name)
 
 
 def headers(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -162,11 +162,7 @@ def size_of_images(path: Path) -> Any:
     for file in files[:: len(files) // 64 + 1]:
         with suppress(Exception), Image.open(file) as image:  # the stage `samples` names a broken one
             sizes.add(image.size[::-1])
-    return _side_or_sides(*sizes.pop()) if len(sizes) == 1 and max(max(sizes)) <= LARGEST_OWN else None
-
-
-def _side_or_sides(height: int, width: int) -> Any:
-    return height if height == width else [height, width]
+    return side_or_sides(*sizes.pop()) if len(sizes) == 1 and max(max(sizes)) <= LARGEST_OWN else None
 
 
 def choose(stated: Stated, size: int | None, ask: Ask | None, own: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -30,8 +30,8 @@ FEW = 128  # rows, which small tables may have to spare
 
 def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
     model = load_graph(path)
-    apart = [each.value.split("\n") for each in model.metadata_props if each.key == APART]
-    return Blueprint(interface_of(model, build.profile, str(path)), build, *apart[:1])
+    notes = {each.key: each.value for each in model.metadata_props}
+    return Blueprint(interface_of(model, build.profile, str(path)), build, notes.get(APART, "").splitlines())
 
 
 def read_interface(path: Path, profile: Profile) -> Interface:

@@ -73,7 +73,7 @@ def preprocessing_of(folder: Path) -> dict[str, Any] | None:
 
 def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     """Return resize, resize_mode and crop. Of images whose size varies between two limits nothing is said."""
-    size, crop = (_side_or_sides(config.get(name)) for name in ("size", "crop_size"))
+    size, crop = (_size_in(config.get(name)) for name in ("size", "crop_size"))
     if not config.get("do_resize", True) or size is None:
         return {}
     by_shorter = isinstance(config.get("size"), dict) and "shortest_edge" in config["size"]
@@ -88,11 +88,15 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     return {"resize": size, "resize_mode": "shorter_side" if is_shorter else "stretch", "crop": crop if crops else size}
 
 
-def _side_or_sides(given: Any) -> Any:
+def side_or_sides(height: int, width: int) -> Any:
+    return height if height == width else [height, width]
+
+
+def _size_in(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     if {"height", "width"} <= given.keys():
-        return given["height"] if given["height"] == given["width"] else [given["height"], given["width"]]
+        return side_or_sides(given["height"], given["width"])
     return given.get("shortest_edge")
 
 

@@ -59,7 +59,7 @@ def parsed(path):
 
 
 def name_of(node):
-    """What `ast.unparse` says of a name, and of one behind a dot. That takes a second for all of the sources."""
+    """Return what `ast.unparse` says of a name, and of one behind a dot, but not in a second for all of the sources."""
     if isinstance(node, ast.Attribute):
         return f"{name_of(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""

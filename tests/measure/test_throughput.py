@@ -68,7 +68,7 @@ def test_requests_in_flight_are_answered_side_by_side(clients, requests):
 
 
 def test_requests_wait_if_only_one_is_answered_at_a_time(clients):
-    """With four in flight and at most a hundred answers a second, each takes 40 ms or more on average."""
+    """An answer takes 40 ms or more on average, with four in flight and at most a hundred a second."""
     four = clients(Server(0.01, 1), 4)
     answered, took = ask_at_once(four, 1.0)
     assert np.mean(answered) == pytest.approx(4 * took / len(answered), rel=0.2)

@@ -212,7 +212,7 @@ def test_a_relu_that_is_returned_is_rounded_for_tensorrt_before_it_too():
 
 
 def test_openvino_computes_in_bytes_what_reads_a_relu_that_was_rounded_too_early(build, tmp_path):
-    """With AMX it does so in any case: seen on a Xeon, and not on an EPYC."""
+    """OpenVINO does so in any case with AMX: seen on a Xeon, and not on an EPYC."""
     graph, path = two_convolutions("Relu", ("before",)), tmp_path / "model.onnx"
     second = "int8" if "amx_int8" in Path("/proc/cpuinfo").read_text() else "fp32"
     for each, known in ((graph, ["int8", second]), (as_compiler_takes(graph, "int8", FOR["openvino"]), ["int8"] * 2)):

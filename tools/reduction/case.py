@@ -214,8 +214,7 @@ def _rewired(case: Case, attempt: Attempt) -> Case:
     """Let nodes read what others read, and tensors of the graph instead of inputs, where less is left then."""
     for source, instead_of in _rewirings(case):
         part = attempt(partial(case.reading, source, instead_of))
-        sizes = [(len(each.nodes), len(each.model.graph.input)) for each in (part, case) if each]
-        if part and sizes[0] < sizes[1]:
+        if part and (len(part.nodes), len(part.model.graph.input)) < (len(case.nodes), len(case.model.graph.input)):
             return _rewired(fewest_nodes(part, attempt), attempt)
     return case
 

@@ -189,8 +189,7 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
         return Fault("hangs", f"no answer within {seconds:.0f} s")
     code, message = child.returncode, last_line(child.stdout)
     if code == TRACEBACK:
-        why = last_line(child.stderr)
-        raise EnginewrightError(f"{SCRIPT} cannot run here, which says nothing of the graph: {why}")
+        raise EnginewrightError(f"{SCRIPT} cannot run here, which says nothing of the graph: {last_line(child.stderr)}")
     if code == UNCOMPARED:
         raise EnginewrightError(f"{SCRIPT}: {message}: give a graph or samples that return something")
     if code in (REFUSED, DIFFERS):
