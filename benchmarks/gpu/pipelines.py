@@ -107,6 +107,8 @@ def set_up(model: Model, precisions: list[str], baselines: list[str], params: di
     known, params["search"] = params["precisions"], {"int8": {"seconds": 120}} if "int8" in precisions else {}
     usual = {"int8": "searched", "fp8": "calibrated"}
     params["precisions"] = {name: known.get(name, {"from": usual.get(name, "simplified")}) for name in precisions}
+    for each in params["precisions"].values():
+        each.pop("must_pay", None)  # over another precision, which may not be made here
     params["samples"]["calibration"] = model.calibration
     params.setdefault("build", {}).setdefault("profile", {})["batch"] = {"min": 1, "opt": 32, "max": 128}
     params["benchmark"] |= {"batches": [1, 8, 32, 128], "seconds": 0.6, "baselines": baselines}
