@@ -168,10 +168,11 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?", choices=("segmenter", "detector"), default="segmenter")
     parser.add_argument("--scenes", type=int, help="scenes to train on")
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to train on")
     options = parser.parse_args()
     kind = SEGMENTER if options.recipe == "segmenter" else DETECTOR
     made, lessons = make_both(kind._replace(scenes=options.scenes or kind.scenes))
-    trained = train(lessons, kind, options.epochs or kind.epochs)
+    trained = train(lessons, kind, options.epochs or kind.epochs, device=options.device)
     name, weights = "digit-boxes" if kind.has_boxes else "scenes", Path("data/weights")
     weights.mkdir(parents=True, exist_ok=True)
     write(made, kind, Path("data/images") / (name if kind.has_boxes else f"{name}.npz"))

@@ -52,8 +52,8 @@ MODELS = {
     "vit_b_16": Model(epochs=100, rate=0.0003, calibration=128),
     "swin_t": Model(epochs=100, rate=0.0003, calibration=128),
     "convnext_tiny": Model(epochs=100, rate=0.0003, calibration=128),
-    "detector": Model("recipes/scenes.py detector"),
-    "segmenter": Model("recipes/scenes.py"),
+    "detector": Model("recipes/scenes.py detector --device cuda"),
+    "segmenter": Model("recipes/scenes.py --device cuda"),
     "sentence_encoder": Model("recipes/sentence_encoder.py"),
 }
 
