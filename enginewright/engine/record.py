@@ -18,7 +18,7 @@ from enginewright.core.text import file_size, first_few
 from enginewright.data.sample_set import PreparedTexts
 from enginewright.engine.machine import FoundHere, Target
 from enginewright.graph.files import graph_sha256
-from enginewright.graph.interface import Blueprint, Interface
+from enginewright.graph.interface import Blueprint, Interface, TensorSpec
 
 FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # in the engine's folder, or beside the graph
 TUNED_GRAPH = "tuned.onnx"  # the graph of an engine that is faster with another one
@@ -124,7 +124,7 @@ class EngineRecord(Record):
     onnx_sha256: str
     onnx_bytes: int
     interface: Interface
-    apart: tuple[str, ...] = ()  # tensors that a cure kept the compiler from fusing away
+    apart: tuple[TensorSpec, ...] = ()  # that a cure keeps from being fused away: outputs more, which nobody reads
     layers: tuple[Layer, ...]  # in the profile that accepts all sizes
     tuned_layers: tuple[Layer, ...] = ()  # in build.profiles
     build_seconds: float

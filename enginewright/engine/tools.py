@@ -60,7 +60,6 @@ def reproduce_script(record: EngineRecord, onnx: str) -> str:
         # By itself, trtexec would make up indices from -128 to 127, and read outside of tables. 0 is in every table.
         zeros=[" * ".join([str(np.dtype(s.dtype).itemsize), *_shape(s, tuned | {BATCH: "batch"})]) for s in indices],
         inputs=",".join(files),
-        apart=shlex.quote(",".join(record.apart)),
         route=shlex.quote(options.build_route or ""),
         tiling=get_args(TilingLevel).index(options.tiling_optimization_level),
     )

@@ -21,6 +21,7 @@ from enginewright.core.cores import working_threads
 from enginewright.core.files import scratch_folder
 from enginewright.data.feeds import Feeds, Outputs, Run
 from enginewright.graph.data_apart import array_of, bytes_of_weights, has_data_apart, with_bodies
+from enginewright.graph.interface import APART
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.shapes import with_shapes
 
@@ -70,7 +71,8 @@ def run_optimized(model: ModelProto | Path, threads: int = 0) -> Run:
 
 
 def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
-    names = [output.name for output in session.get_outputs()]
+    unread = session.get_modelmeta().custom_metadata_map.get(APART, "").splitlines()
+    names = [output.name for output in session.get_outputs() if output.name not in unread]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 

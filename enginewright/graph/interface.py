@@ -12,6 +12,8 @@ from enginewright.core.files import Record
 from enginewright.core.params.build import BuildParams
 from enginewright.data.feeds import Feeds
 
+APART = "enginewright.apart"  # in a graph's metadata: the names of the outputs that nobody reads
+
 
 class TensorSpec(Record):
     """A tensor of a graph and its engine. A size that varies is a name: batch, height or width. A size of an output
@@ -73,7 +75,7 @@ class Blueprint:
 
     interface: Interface
     build: BuildParams
-    apart: Sequence[str] = ()  # tensors that the compiler must not fuse away
+    apart: Sequence[TensorSpec] = ()  # that the compiler must not fuse away
     example: Feeds = field(default_factory=dict, compare=False)  # to run once; without it, zeros
     longest: float | None = field(default=None, compare=False)  # seconds, after which TensorRT's builder is ended
     is_probe: bool = field(default=False, compare=False)  # whether its layers alone are asked for, and nothing is tuned

@@ -10,11 +10,10 @@ from enginewright.core.params.build import BuildParams, Profile
 from enginewright.core.params.samples import IDS, MEANINGS
 from enginewright.data.feeds import BATCH
 from enginewright.data.sample_set import PreparedTexts
-from enginewright.graph.interface import Blueprint, Interface, TensorSpec
+from enginewright.graph.interface import APART, Blueprint, Interface, TensorSpec
 from enginewright.graph.onnx_file import graph_inputs, load_graph
 from enginewright.graph.shapes import shapes_of
 
-APART = "enginewright.apart"  # in a graph's metadata: the names of tensors that no compiler may fuse away
 ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
 FLOATS = ("float32", "float16", "float64")
 UNNAMED = "?"  # stands for an output's size that varies and has no name in the graph
@@ -30,8 +29,14 @@ FEW = 128  # rows, which small tables may have to spare
 
 def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
     model = load_graph(path)
-    notes = {each.key: each.value for each in model.metadata_props}
-    return Blueprint(interface_of(model, build.profile, str(path)), build, notes.get(APART, "").splitlines())
+    names, known = unread_outputs(model), shapes_of(model).graph.output
+    apart = tuple(_spec(each, build.profile, f"{path}: output") for each in known if each.name in names)
+    return Blueprint(interface_of(model, build.profile, str(path)), build, apart)
+
+
+def unread_outputs(model: ModelProto) -> list[str]:
+    """Return the outputs that are there so that no compiler fuses these tensors away."""
+    return [name for each in model.metadata_props if each.key == APART for name in each.value.splitlines()]
 
 
 def read_interface(path: Path, profile: Profile) -> Interface:
@@ -44,7 +49,8 @@ def interface_of(model: ModelProto, profile: Profile, what: str) -> Interface:
     fed, deciding = graph_inputs(graph), shape_inputs(graph)
     values = {each.name: values_of(each, deciding[each.name], profile, what) for each in fed if each.name in deciding}
     inputs = tuple(_spec(tensor, profile, f"{what}: input", values.get(tensor.name, ())) for tensor in fed)
-    outputs = tuple(_spec(tensor, profile, f"{what}: output") for tensor in graph.output)
+    unread = unread_outputs(model)
+    outputs = tuple(_spec(each, profile, f"{what}: output") for each in graph.output if each.name not in unread)
     for spec in inputs:
         if spec.dtype == "object":
             raise EnginewrightError(f"{what}: input {spec.name} holds no numbers")

@@ -45,7 +45,7 @@ class Offered(NamedTuple):
     routes: Sequence[Sequence[str]] = ()  # of each choice of the compiler all but the default
 
 
-def knobs(asked: BuildParams, batches: Sequence[int], offered: Offered) -> list[Knob]:
+def knobs(asked: BuildParams, batches: Sequence[int], offered: Offered, changes: Sequence[str]) -> list[Knob]:
     """Return what may make an engine faster, first what is expected to bring most."""
     sizes, options, profiles = asked.profile.batch, asked.tensorrt, dict[str, Turn]()
     if not sizes.fixed:
@@ -55,7 +55,7 @@ def knobs(asked: BuildParams, batches: Sequence[int], offered: Offered) -> list[
             largest = {"batch": Range(min=sizes.min, opt=most, max=sizes.max)}
             profiles[f"a profile tuned for batch {most}"] = partial(_with_profiles, [*asked.profiles, largest])
     levels = [{f"optimization level {each}": partial(_with, "optimization_level", each)} for each in (4, 5, 2)]
-    graphs = [{name: partial(_with_change, name)} for name in TO_TRY]
+    graphs = [{name: partial(_with_change, name)} for name in changes]
     return [
         profiles,
         *levels[:2],
@@ -126,14 +126,14 @@ class TuningSearch:
         untuned = best = self.built(Variant(build=asked))
         answers, started = self.answers(untuned), time.monotonic()
         tried, not_tried, last = list[Tried](), list[str](), untuned.record.build_seconds
-        all_knobs = knobs(asked, self.batches, offered_by(load_runtime(self.target.runtime)))
+        model, offered = load_graph(self.graph.onnx), offered_by(load_runtime(self.target.runtime))
+        changes = [name for name, change in TO_TRY.items() if changed_by(model, change)]
+        all_knobs = knobs(asked, self.batches, offered, changes)
         self.confidence = 1 - (1 - benchmark.confidence) / sum(map(len, all_knobs))  # of so many races none may err
         for knob in all_knobs:
             for words, turn in knob.items():
                 variant = turn(best.variant)
-                last_change = variant.changes[-1:]  # of the graph, which may not have what it is of
-                idle = last_change and changed_by(load_graph(self.graph.onnx), TO_TRY[last_change[0]]) is None
-                if variant == best.variant or idle:
+                if variant == best.variant:
                     continue
                 left = self.plan.seconds - (time.monotonic() - started) - 2 * self.race_seconds
                 if left < last:

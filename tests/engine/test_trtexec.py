@@ -295,13 +295,6 @@ def test_an_option_of_the_build_is_passed_on_only_if_it_was_used(record_of, arri
 
 
 @pytest.mark.parametrize("kind", VERSIONS)
-def test_barriers_are_marked_as_in_the_build(record_of, arrived, kind):
-    building, _ = arrived(record_of(kind).model_copy(update={"apart": ("a sum", "product")}))
-    assert "--markDebug=a sum,product" in building
-    assert not [flag for flag in arrived(record_of(kind))[0] if "Debug" in flag]
-
-
-@pytest.mark.parametrize("kind", VERSIONS)
 def test_engines_get_the_weights_that_they_lack_and_stream_them(record_of, arrived, kind):
     """trtexec refits only where it is told that the plan can be refitted, and streams only where it is allowed."""
     _, timing = arrived(record_of(kind, weights="stripped", streaming=True), onnx="../the model.onnx")

@@ -10,10 +10,12 @@ import datetime
 import functools
 import itertools
 import json
+import math
 import os
 import time
 import weakref
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto
@@ -202,15 +204,8 @@ class ITensor(Simulated, real=trt.ITensor):
 class ILayer(Simulated, real=trt.ILayer):
     """The part that ModelOpt looks at in search of plugins, where it finds TensorRT installed."""
 
-    num_inputs = 0
+    num_inputs = num_outputs = 0
     type = trt.LayerType.IDENTITY
-
-    @property
-    def num_outputs(self) -> int:
-        return len(self._node.output)
-
-    def get_output(self, index):
-        return ITensor._new(proto=onnx.ValueInfoProto(name=self._node.output[index]), holds_sizes=False)
 
     @property
     def name(self) -> str:
@@ -232,10 +227,6 @@ class INetworkDefinition(Simulated, real=trt.INetworkDefinition):
 
     def get_layer(self, index):
         return ILayer._new(node=self._nodes[index])
-
-    def mark_debug(self, tensor) -> bool:
-        self._apart = {*vars(self).get("_apart", ()), tensor.name}
-        return True
 
     def get_input(self, index):
         return ITensor._new(proto=self._inputs[index], holds_sizes=self._inputs[index].name in self._holding)
@@ -476,9 +467,9 @@ class Builder(Simulated, real=trt.Builder):
             "stripped": config.get_flag(trt.BuilderFlag.STRIP_PLAN),
             "streaming": config.get_flag(trt.BuilderFlag.WEIGHT_STREAMING),
         }
-        apart = vars(network).get("_apart", set()) if failing("wrong_fusions") else set()
+        kept = {each.name for each in network._outputs} if failing("wrong_fusions") else set()
         is_wrong = failing("wrong_sums") or failing("wrong_fusions")
-        content = _with_wrong_sums(parser._content, apart) if is_wrong else parser._content
+        content = _with_wrong_sums(parser._content, kept) if is_wrong else parser._content
         if config.get_flag(trt.BuilderFlag.STRIP_PLAN):
             content = _without_weights(content)
         if config._cache:
@@ -522,7 +513,7 @@ def _without_weights(content: bytes) -> bytes:
     return model.SerializeToString()
 
 
-def _with_wrong_sums(content: bytes, apart: set[str]) -> bytes:
+def _with_wrong_sums(content: bytes, kept: set[str]) -> bytes:
     """Compute no number where a sum takes what a product of rounded numbers makes: 10.6 does so on an H200, in fp8 that
     is beyond float16. Whether a barrier helps there was not tried: only in `wrong_fusions` it does."""
     model = onnx.load_model_from_string(content)
@@ -532,7 +523,7 @@ def _with_wrong_sums(content: bytes, apart: set[str]) -> bytes:
     for node in nodes:
         written.append(node)
         source = makers.get(node.input[0]) if node.op_type in ("Conv", "Gemm", "MatMul") else None
-        if source is not None and source.op_type == "DequantizeLinear" and node.output[0] in added - apart:
+        if source is not None and source.op_type == "DequantizeLinear" and node.output[0] in added - kept:
             name, node.output[0] = node.output[0], f"{node.output[0]}.right"
             for kind, source, target in (
                 ("Abs", "right", ".size"),
@@ -1048,6 +1039,9 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             sizes[0] += 1
         return trt.Dims(sizes)
 
+    def get_max_output_size(self, name):
+        return 4 * math.prod(self.get_tensor_shape(name))
+
     def set_device_memory(self, memory, size):
         """NvInferRuntime.h: at least as large as the engine says, and in use until the inference is complete. The
         function returns nothing: what is wrong is logged."""
@@ -1220,7 +1214,7 @@ class _Dims(ctypes.Structure):
 
 
 def _at(address, shape, dtype, on_device=True) -> np.ndarray:
-    array_type = np.dtype(trt.nptype(dtype))
+    array_type = np.dtype(ml_dtypes.bfloat16 if dtype == trt.DataType.BF16 else trt.nptype(dtype))
     size = int(np.prod(shape)) * array_type.itemsize
     if on_device:
         cudart.require_memory(address, size, on_device=True, status="cudaErrorIllegalAddress")

@@ -89,13 +89,13 @@ def test_each_knob_that_a_version_has_is_tried(build):
         ["fast", "moderate", "full"] if HAS_TILING else [],
         ["-peep:max=2"] if HAS_ROUTES else [],
     )
-    known = [*chain(*search.knobs(build, [2, 8], search.Offered(["fast"], [["-peep:max=2"]])))]
+    known = [*chain(*search.knobs(build, [2, 8], search.Offered(["fast"], [["-peep:max=2"]]), [*TO_TRY]))]
     profiles = ["a profile for batch 2, 8 alone", "a profile tuned for batch 8"]
     assert known[:4] == [*profiles, "optimization level 4", "optimization level 5"]
     assert known[-4:] == ["tiling fast", "no auxiliary streams", "optimization level 2", "route -peep:max=2"]
     assert len(known) == 8 + len(TO_TRY)
     refitted = build.with_option("refit", True)
-    assert len([*chain(*search.knobs(refitted, [2, 8], search.Offered()))]) == 6
+    assert len([*chain(*search.knobs(refitted, [2, 8], search.Offered(), [*TO_TRY]))]) == 6
 
 
 def test_a_route_is_set_where_a_version_has_routes(make):

@@ -6,8 +6,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginewright.core.errors import CompilerError
 from enginewright.engine.runtimes.onnxruntime import ONNXRuntime
+from enginewright.graph.interface import APART
 from enginewright.graph.onnx_file import load_graph, save_graph
-from enginewright.graph.read_interface import APART
 from support.paths import ROOT
 
 
@@ -44,7 +44,7 @@ def spoiled(model, places, how):
     """Return the graph as a compiler computes it that is wrong about products at these places in bytes or 16 bits."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     apart = {name for each in model.metadata_props if each.key == APART for name in each.value.split()}
-    types = {each.name: each.type.tensor_type.elem_type for each in graph.value_info}
+    types = {each.name: each.type.tensor_type.elem_type for each in (*graph.value_info, *graph.output)}
     makers = {name: node for node in graph.node for name in node.output}
     readers = {name: node for node in graph.node for name in node.input}
 

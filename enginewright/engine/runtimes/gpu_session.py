@@ -81,7 +81,9 @@ class DeviceSession:
             specs = (*self._interface.inputs, *self._interface.outputs)
             specs = tuple(spec for spec in specs if spec.name not in self._growing.keys() | self._values.keys())
             self._room = {spec.name: _bytes(spec, shapes[spec.name]) for spec in specs}
-            self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
+            unread = shapes.keys() - {*self._room, *self._growing, *self._values}  # of numbers of 4 bytes at most
+            room = self._room | {name: 4 * math.prod(shapes[name]) for name in unread}
+            self._buffers = {name: self._keep(Buffer(size)) for name, size in room.items()}
             self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
             self._resources.callback(self._drop_graph)
             self._resources = self._resources.pop_all()  # all is well: they stay until `close`

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, load_model, save_model
+from onnx import GraphProto, ModelProto, TensorProto, helper, load_model, save_model
 
 from enginewright.core.errors import CompilerError, EnginewrightError
 from enginewright.core.facts import RUNTIMES, not_installed
@@ -70,16 +70,11 @@ class ONNXRuntime:
 
     def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Compiled:
         """Optimize the graph, whose sizes stay dynamic: the profile is enforced when the engine is fed."""
-        build, is_on_gpu = blueprint.build, device() == "cuda"
+        build, given, is_on_gpu = blueprint.build, onnx, device() == "cuda"
         if is_on_gpu:
             require_known_sizes(blueprint)
         try:
             with scratch_folder() as scratch:
-                given = onnx
-                if blueprint.apart:
-                    model = load_graph(onnx)
-                    model.graph.output.extend(ValueInfoProto(name=name) for name in blueprint.apart)
-                    save_graph(model, given := scratch / "apart.onnx")
                 try:
                     optimize(given, folder, build)
                 except Exception:

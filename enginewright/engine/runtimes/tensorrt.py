@@ -116,10 +116,6 @@ class TensorRT(Library):
         builder = self.started(trt.Builder, folder, blueprint.build)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx, blueprint.build)
-        for layer in map(network.get_layer, range(network.num_layers if blueprint.apart else 0)):
-            for tensor in map(layer.get_output, range(layer.num_outputs)):
-                if tensor.name in blueprint.apart:
-                    network.mark_debug(tensor)  # this prevents fusion, as the bindings of 10.16 say
         config = self._configure(builder, blueprint)
         free = math.inf if self.is_rtx else free_memory()
         with self._timing_cache(config, blueprint.build), closing(Phases(f"building for {self.title}")) as phases:
