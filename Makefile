@@ -56,7 +56,7 @@ audit:  ## ask whether a known hole is in a package of requirements.lock; needs 
 	@$(PYTHON) -m venv .audit && .audit/bin/pip install --quiet pip-audit==2.10.1
 	@.audit/bin/pip-audit --require-hashes --disable-pip --requirement requirements.lock
 
-verify-documents: $(READY)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
+verify-documents: $(READY) $(BINDINGS)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
 	pytest tests/documents/at_length.py tests/repository/first_report.py
 
 check: $(READY)  ## lint, format and types
