@@ -20,7 +20,7 @@ repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.ya
 # Status 4 means that the machine was too noisy to decide. That is no reason for an alarm, and `make` cannot pass it on.
 nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
 	@python -m enginewright.pipeline
-	python -m enginewright.nightly || [ $$? -eq 4 ]
+	@python -m enginewright.nightly || [ $$? -eq 4 ]
 
 # Status 5 means that a target failed: the others are on the page.
 fleet: $(READY)  ## build, validate and race on all machines of fleet.yaml, and make one page

@@ -50,7 +50,10 @@ SAME, SLOWED = "the same engine", "slowed by 5 %"
 
 
 def run(extra: Mapping[int, int], report: Path) -> None:
-    samples, params = SampleSet.open(Path("artifacts/samples/validation")), Params.read().benchmark
+    samples, params = (
+        SampleSet.open(Path("artifacts/samples/validation")).fed_to(Params.read().build),
+        Params.read().benchmark,
+    )
     here = Machine.read(Path("artifacts/machine.json"))
 
     @contextmanager
