@@ -79,14 +79,8 @@ def app_milliseconds(setting: Setting) -> float:
     command = [
         *(APP, "-m", setting.onnx, "-d", "CPU", "-t", setting.seconds, "-nthreads", setting.threads),
         *("-shape", f"{spec.name}[{','.join(map(str, bounds))}]"),
-        *(
-            "-data_shape",
-            f"{spec.name}[{','.join(map(str, shape))}]",
-            "-ip",
-            TYPES[spec.dtype],
-            "-infer_precision",
-            "f32",
-        ),
+        *("-data_shape", f"{spec.name}[{','.join(map(str, shape))}]"),
+        *("-ip", TYPES[spec.dtype], "-infer_precision", "f32"),
         *("-api", "sync", "-hint", "none", "-nireq", 1, "-nstreams", 1, "-inference_only", "true"),
     ]
     app = subprocess.run(list(map(str, command)), capture_output=True, text=True)

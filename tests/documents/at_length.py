@@ -165,9 +165,9 @@ BENCHMARKS = {
     "measuring/alarm_ratios.py": ("2", "of all comparisons"),
     "measuring/intervals.py": ("--sets 5", "| RMSE | 512 | "),
     "measuring/rebuilds.py": ("--times 2", "fp32: 2 builds, 1 different answers"),
-    "networks/zoo.py": ("squeezenet1_1 --epochs 0", '"ratios": {'),
+    "networks/zoo.py": ("squeezenet1_1 --epochs 0", '"ratios": {"fp32": '),
     "networks/peers.py": ("squeezenet1_1 --epochs 0 --rows rows.jsonl", "| squeezenet1_1 | "),
-    "networks/floats.py": ("squeezenet1_1 --precisions fp32 --rows floats.jsonl", '"squeezenet1_1"'),
+    "networks/floats.py": ("squeezenet1_1 --precisions fp32 --rows floats.jsonl", '"ratios": {"fp32": {"1": '),
     "gpu/graphs.py race": (f"openvino {CONVERTED}/fp32/model.onnx {CONVERTED}/int8/model.onnx", '"times": {'),
     "gpu/graphs.py shapes": (f"openvino {CONVERTED}/int8/model.onnx", '"another before": '),
 }
