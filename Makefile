@@ -20,7 +20,7 @@ repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.ya
 # Status 4 means that the machine was too noisy to decide. That is no reason for an alarm, and `make` cannot pass it on.
 nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
 	@python -m enginewright.pipeline
-	python -m enginewright.nightly || [ $$? -eq 4 ]
+	@python -m enginewright.nightly || [ $$? -eq 4 ]
 
 # Status 5 means that a target failed: the others are on the page.
 fleet: $(READY)  ## build, validate and race on all machines of fleet.yaml, and make one page
@@ -56,7 +56,7 @@ audit:  ## ask whether a known hole is in a package of requirements.lock; needs 
 	@$(PYTHON) -m venv .audit && .audit/bin/pip install --quiet pip-audit==2.10.1
 	@.audit/bin/pip-audit --require-hashes --disable-pip --requirement requirements.lock
 
-verify-documents: $(READY)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
+verify-documents: $(READY) $(BINDINGS)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
 	pytest tests/documents/at_length.py tests/repository/first_report.py
 
 check: $(READY)  ## lint, format and types

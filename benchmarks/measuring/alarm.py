@@ -50,7 +50,8 @@ SAME, SLOWED = "the same engine", "slowed by 5 %"
 
 
 def run(extra: Mapping[int, int], report: Path) -> None:
-    samples, params = SampleSet.open(Path("artifacts/samples/validation")), Params.read().benchmark
+    asked = Params.read()
+    samples, params = SampleSet.open(Path("artifacts/samples/validation")).fed_to(asked.build), asked.benchmark
     here = Machine.read(Path("artifacts/machine.json"))
 
     @contextmanager

@@ -30,7 +30,7 @@ from enginewright.engine.engine import Engine, open_engine
 from enginewright.engine.machine import Machine
 from enginewright.measure.benchmark import race_contenders, ratio_to
 from enginewright.measure.comparison import best_pace, compare_runs, conclusion
-from enginewright.measure.contenders import pace_meter, pytorch_contender
+from enginewright.measure.contenders import bind_pytorch, pace_meter
 from enginewright.measure.records import (
     ENGINE,
     SAME_PACE,
@@ -77,7 +77,7 @@ def work_for_slowdown(scratch: Path) -> dict[int, int]:
     found = {}
     with open_int8_engine(here) as engine:
         for batch in Params.read().benchmark.batches:
-            call = engine.bind(samples.cycled(batch))
+            call = engine.bind(samples.fed_to(engine.record.build).cycled(batch))
             seconds = median(time_call(call).seconds for _ in range(200))
             found[batch] = round(SLOWDOWN * seconds / unit)
     slowdowns = np.mean([_slowdown_in_a_race(found, scratch) for _ in range(CALIBRATIONS)], axis=0)
@@ -112,11 +112,11 @@ def run(extra: dict[int, int], report: Path) -> None:
         contenders: dict[str, Callable[[Feeds], Contender]] = {
             ENGINE: engine.bind,
             SLOWED: slowed,
-            BASELINE: partial(pytorch_contender, model, BASELINE, here.device, True),
+            BASELINE: bind_pytorch(model, BASELINE, engine.record),
         }
         watch = ContentionWatch()
         pace = pace_meter(here.device, here.cores)
-        race = race_contenders(contenders, samples, params, pace, report.name, [watch])
+        race = race_contenders(contenders, samples.fed_to(engine.record.build), params, pace, report.name, [watch])
     rng = np.random.default_rng(params.seed)
     found = {
         name: Benchmark(

@@ -80,7 +80,7 @@ def main() -> None:
             for engine in engines:
                 opened.enter_context(engine)
             for batch in params.benchmark.batches:
-                feeds = samples.cycled(batch)
+                feeds = samples.tuned(params.build).cycled(batch)
                 ours, theirs = rate_of_clients(engines, feeds, opened), rate_of_queue(engines[0], requests, feeds)
                 ours(), theirs()
                 pairs = [(ours(), theirs()) if number % 2 else (theirs(), ours())[::-1] for number in range(SLICES)]

@@ -17,6 +17,7 @@ import multiprocessing
 import re
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,8 @@ from enginewright.graph.interface import TensorSpec
 from enginewright.measure.timing import median_seconds, race
 
 TOLERANCE = 0.03
-APP = Path(sys.executable).with_name("benchmark_app")
+APP = Path(sysconfig.get_path("scripts"), "benchmark_app")
+TYPES = {"float32": "f32", "uint8": "u8"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ def app_milliseconds(setting: Setting) -> float:
     command = [
         *(APP, "-m", setting.onnx, "-d", "CPU", "-t", setting.seconds, "-nthreads", setting.threads),
         *("-shape", f"{spec.name}[{','.join(map(str, bounds))}]"),
-        *("-data_shape", f"{spec.name}[{','.join(map(str, shape))}]", "-ip", "f32", "-infer_precision", "f32"),
+        *("-data_shape", f"{spec.name}[{','.join(map(str, shape))}]"),
+        *("-ip", TYPES[spec.dtype], "-infer_precision", "f32"),
         *("-api", "sync", "-hint", "none", "-nireq", 1, "-nstreams", 1, "-inference_only", "true"),
     ]
     app = subprocess.run(list(map(str, command)), capture_output=True, text=True)

@@ -27,7 +27,7 @@ def digest_of(engine: Path, threads: int) -> str:
     """Return a digest of what the engine answers for all validation samples."""
     digest = hashlib.sha256()
     with open_engine(engine, threads) as opened:
-        for feeds in SampleSet.open(VALIDATION).batches(opened.record.profile.batch.opt):
+        for feeds in SampleSet.open(VALIDATION).fed_to(opened.record.build).batches(opened.record.profile.batch.opt):
             for _, array in sorted(opened.run(feeds).items()):
                 digest.update(array.tobytes())
     return digest.hexdigest()
@@ -36,14 +36,12 @@ def digest_of(engine: Path, threads: int) -> str:
 def built_again(precision: str, threads: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         engine = Path(folder, precision)
-        build = (
-            "-m", "stages", "build", "--precision", precision, "--converted", f"artifacts/converted/{precision}",
-            "--target", "artifacts/target.json", "--validation", VALIDATION, "--plugins", "data/plugins",
-            "--engine", engine,
-        )  # fmt: skip
+        build = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]["build"]["do"]["cmd"].replace("${key}", precision)
+        _, *arguments = build.split()
+        arguments[arguments.index("--engine") + 1] = str(engine)
         answer = (__file__, "--answer", engine, "--threads", str(threads))
         environment = os.environ | {"PYTHONPATH": os.getcwd()}
-        subprocess.run([sys.executable, *build], check=True, stdout=subprocess.DEVNULL, env=environment)
+        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment)
         done = subprocess.run([sys.executable, *answer], check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return done.stdout.strip()
 

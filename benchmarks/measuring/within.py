@@ -65,7 +65,8 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=float, nargs="+", required=True)
     chosen = parser.parse_args()
     params, here = Params.read(), Machine.read(Path("artifacts/machine.json"))
-    samples, padded = SampleSet.open(Path("artifacts/samples/validation")), here.runtime == "openvino"
+    samples = SampleSet.open(Path("artifacts/samples/validation")).tuned(params.build)
+    padded = here.runtime == "openvino"
     for precision in chosen.precisions:
         open_for = partial(open_engines, Path("artifacts/engines") / precision, here, params.inference.on(here.cores))
         for milliseconds in chosen.milliseconds:

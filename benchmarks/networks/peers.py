@@ -130,6 +130,7 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
         command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt", device]
         subprocess.run(command, check=True)
     zoo.lay_over_params(needed | {"runtime": "openvino"})  # as NNCF's graph; a GPU may be there
+    zoo.change_params({"build": {"pixels": None}})  # the peers' graphs read floats
 
 
 def our_engine(precision: str, here: "Machine") -> Contender:

@@ -288,7 +288,7 @@ def race_engines(precisions: Sequence[str]) -> dict[str, float]:
     from enginewright.engine.engine import open_engine
     from enginewright.engine.machine import Machine
     from enginewright.measure.benchmark import race_contenders
-    from enginewright.measure.contenders import pace_meter, pytorch_contender
+    from enginewright.measure.contenders import bind_pytorch, pace_meter
     from enginewright.model.checkpoint import load_model
 
     params, here = Params.read(), Machine.read(made_at("machine.json"))
@@ -299,10 +299,11 @@ def race_engines(precisions: Sequence[str]) -> dict[str, float]:
     eager, *_ = params.benchmark.baselines
     (batch,) = params.benchmark.batches
     contenders: dict[str, Any] = {name: engine.bind for name, engine in engines.items()}
-    contenders |= {eager: partial(pytorch_contender, model, eager, here.device, True), "engine": contenders["fp32"]}
+    record = engines["fp32"].record
+    contenders |= {eager: bind_pytorch(model, eager, record), "engine": contenders["fp32"]}
     race = race_contenders(
         contenders,
-        SampleSet.open(made_at("samples/validation")),
+        SampleSet.open(made_at("samples/validation")).tuned(record.build),
         params.benchmark,
         pace_meter(here.device, THREADS),
         "race",

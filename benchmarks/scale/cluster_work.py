@@ -109,7 +109,8 @@ def set_and_batch(name: str) -> tuple[SampleSet, int]:
     params = Params.read()
     if name == "calibrate":
         return SampleSet.open(ARTIFACTS / "samples" / "calibration"), params.calibration.batch
-    return SampleSet.open(ARTIFACTS / "samples" / "validation"), params.build.profile.batch.max
+    fed = SampleSet.open(ARTIFACTS / "samples" / "validation").fed_to(params.build)
+    return fed, params.build.profile.batch.max
 
 
 def parts_of(name: str, images: int) -> list[Part]:

@@ -118,7 +118,7 @@ def revision() -> str:
     found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
     if found.returncode:
         raise EnginewrightError(
-            f"measurements are kept with their git revision, but git has none: {found.stderr.strip()}"
+            f"measurements are kept with their git revision: commit the project to git first ({found.stderr.strip()})"
         )
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *WRITTEN_BY_A_RUN]).returncode
     return found.stdout.strip() + ("-dirty" if changed else "")

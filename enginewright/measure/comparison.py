@@ -228,7 +228,7 @@ def judge_race(precision: str, speed_changes: SpeedChanges, deviations: float) -
     everything, *batches = _judge_speed_changes(precision, speed_changes, deviations)
     slack = everything.slack or 0.0
     if everything.outcome is Outcome.NO_CHANGE and slack > MOST_CHANCE_IN_A_RACE:
-        why = f"even side by side, {slack:.0%} may be chance: measure again while the machine is less busy"
+        why = f"even side by side, {slack:.0%} may be chance on a busy machine: measure again"
         clear = [change for change in batches if change.outcome is not Outcome.NO_CHANGE]
         return [not_comparable(precision, TOGETHER, why, again=True), *clear]
     return [everything, *batches]

@@ -140,7 +140,7 @@ def sentence(judgement: Judgement) -> str:
     broken = "; ".join(f"{name}: {', '.join(why)}" for name, why in judgement.found.broken.items() if why)
     worse, better = (_named(changes, outcome) for outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT))
     reasons = {one.precision: one.why for one in reversed(changes) if one.why and one.outcome == Outcome.NOT_COMPARABLE}
-    unknown = "; ".join(f"{precision}: {reasons[precision]}" for precision in sorted(reasons))
+    unknown = "; ".join(f"{name}: {reasons[name].removesuffix(': measure again')}" for name in sorted(reasons))
     red = [f"the gate is red ({broken})"] if broken else []
     red += [f"a confirmed regression ({worse})"] if worse else []
     if red:

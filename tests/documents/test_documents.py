@@ -367,6 +367,12 @@ def test_all_documents_are_short():
     assert sum(len(path.read_text().split()) for path in DOCUMENTS if path not in made) <= 35_000
 
 
+def test_every_benchmark_is_listed():
+    listed = re.findall(r"\]\((\w+/\w+\.py)\)", (ROOT / "benchmarks/README.md").read_text())
+    made = {path.relative_to(ROOT / "benchmarks").as_posix() for path in ROOT.glob("benchmarks/**/*.py")}
+    assert sorted(listed) == sorted(made)
+
+
 def test_every_benchmark_is_quoted():
     quoted = "".join(path.read_text() for path in DOCUMENTS if path.parent.name != "benchmarks")
     # by others, or made for them

@@ -17,7 +17,7 @@ def attempt(root, script):
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script], cwd=root, env=environment, capture_output=True, text=True
     )
-    assert "Traceback" not in done.stdout + done.stderr, f"{script}\n{done.stderr}"
+    assert "Traceback" not in done.stdout + done.stderr, f"{script}\n{done.stdout}{done.stderr}"
     return done
 
 
