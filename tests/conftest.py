@@ -4,6 +4,7 @@ import gc
 import signal
 import sys
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from support.pass_checks import model_of_text
-from support.warm_python import let_pytorch_read_its_operators_once
+from support.warm_python import let_pytorch_read_its_operators_once, warm_python
 
 from enginewright.core.params.build import Axis, BuildParams, InferenceParams, Profile, Range, TensorRTParams
 from enginewright.core.params.samples import Preprocessing, SamplesParams
@@ -37,9 +38,11 @@ SLOWEST = (
 )  # fmt: skip
 
 
-def pytest_configure():
+def pytest_configure(config):
     """Take Ctrl-C and a lost terminal as a terminal's programs do: what a script or nohup starts ignores them, and so
-    would every process that a test starts and interrupts."""
+    would every process that a test starts and interrupts. A worker lets the warm Python import while it collects."""
+    if hasattr(config, "workerinput"):
+        Thread(target=warm_python, daemon=True).start()
     for number, usual in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)

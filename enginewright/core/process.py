@@ -47,12 +47,12 @@ def program_of(module: str) -> list[str]:
 def start_dvc(*arguments: str, folder: Path | None = None, stderr: int | None = None) -> "subprocess.Popen[str]":
     """Start DVC in a process which ends with this one: if this one is killed, its DVC would otherwise go on alone, and
     stand in the way of the next one. Standard output is for results, so DVC's goes to standard error. Stages are run by
-    `python3`, which must be this Python."""
+    `python3`, which must be this Python. DVC reports to nobody, also where no project tells it so yet."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.Popen(
         [*program_of("dvc"), *arguments],
         cwd=folder,
-        env=os.environ | {"PATH": path},
+        env=os.environ | {"PATH": path, "DVC_NO_ANALYTICS": "true"},
         stdout=sys.stderr,
         stderr=stderr,
         text=True,

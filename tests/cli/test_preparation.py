@@ -52,6 +52,7 @@ USUAL = "color rgb, divide_by 255, mean [0.485, 0.456, 0.406], std [0.229, 0.224
 @pytest.fixture
 def repository(tmp_path):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".dvc").mkdir()  # so that DVC, of which no test here tells, is not started for each of them
     for name in ("nets", "others"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('no code of the user runs')\n\n\ndef small(): ...\n")
     (tmp_path / "photos").mkdir()

@@ -36,8 +36,9 @@ IMPORTED = (
     "modelopt.onnx.trt_utils", "onnxsim", "onnxscript", "onnxruntime", "openvino.tools.ovc", "sympy", "lief", "pandas",
     "sklearn.datasets", "polygraphy.tools", "polygraphy.backend.onnxrt", "networkx", "pygit2", "dulwich.client",
     "dvc.cli.parser", "dvc.repo.reproduce", "dvc.repo.graph", "dvc.repo.experiments", "dvc.repo.plots", "dvc.rwlock",
-    "dvc.scm", "dvc.lock", "dvc.utils.strictyaml", "pydantic.main", "ruamel.yaml", "_ruamel_yaml",
-    "jinja2",
+    "dvc.scm", "dvc.lock", "dvc.utils.strictyaml", "dvc.repo.index", "dvc.repo.open_repo", "dvc.data_cloud",
+    "dulwich.worktree", "dulwich.index", "configobj", "pyparsing", "pydantic.main", "ruamel.yaml",
+    "_ruamel_yaml", "jinja2",
 )  # fmt: skip
 PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginewright": ("-m", "enginewright.cli")}
 PROGRAMS |= {"polygraphy": ("-c", "from polygraphy.tools import main; raise SystemExit(main())")}

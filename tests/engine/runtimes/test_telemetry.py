@@ -3,6 +3,9 @@ import subprocess
 import sys
 
 import pytest
+from dvc.env import DVC_NO_ANALYTICS
+
+from enginewright.core.process import start_dvc
 
 OPENVINO = """import openvino; openvino.convert_model
 from openvino.tools.ovc import convert_impl; print(convert_impl.tm.__name__)"""
@@ -25,3 +28,9 @@ def test_libraries_report_to_nobody(program, said, tmp_path):
     command = [sys.executable, "-c", f"import enginewright; {program}"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == (said + "\n", "")
+
+
+def test_dvc_reports_to_nobody_where_no_project_tells_it_so_yet(tmp_path):
+    (tmp_path / "dvc.py").write_text(f"import os, sys; sys.exit(os.environ['{DVC_NO_ANALYTICS}'])\n")
+    with start_dvc("init", folder=tmp_path, stderr=subprocess.PIPE) as child:
+        assert child.communicate()[1] == "true\n"
