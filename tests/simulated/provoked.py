@@ -361,7 +361,7 @@ def test_plugins_are_registered_before_parsing_and_before_deserializing(
 def test_a_build_that_is_interrupted_ends_though_the_builder_does_not_listen(make, fail, tmp_path, monkeypatch):
     build_apart(monkeypatch)
     fail("slow_build")  # it takes 50 seconds, whatever it is told
-    threading.Timer(2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    threading.Timer(5, os.kill, [os.getpid(), signal.SIGINT]).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         make()
