@@ -49,7 +49,7 @@ def nodes_to_part(model: onnx.ModelProto) -> tuple[str, ...]:
 
 def with_barriers(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
     """Return the graph with what these nodes compute as outputs, and a note that nobody reads them. Each compiler keeps
-    outputs; with TensorRT's `mark_debug`, 10.6 crashed on an H200, or its engines took two to seven times as long."""
+    outputs; with TensorRT's `mark_debug`, 10.6 crashed on an H200, or its engines had half the speed or less."""
     parted, results = deepcopy(model), {node.output[0] for node in model.graph.node if node.name in nodes}
     parted.graph.output.extend(each for each in shapes_of(model).graph.value_info if each.name in results)
     parted.metadata_props.add(key=APART, value="\n".join(sorted(results)))

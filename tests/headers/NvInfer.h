@@ -34,6 +34,7 @@ public:
     virtual ~IExecutionContext() noexcept = default;
     bool setInputShape(char const* name, Dims const& shape) noexcept;
     Dims getTensorShape(char const* name) const noexcept;
+    int64_t getMaxOutputSize(char const* name) const noexcept;
     bool setTensorAddress(char const* name, void* address) noexcept;
     bool enqueueV3(cudaStream_t stream) noexcept;
     bool setOptimizationProfileAsync(int32_t profile, cudaStream_t stream) noexcept;

@@ -117,6 +117,7 @@ Dims IExecutionContext::getTensorShape(char const* name) const noexcept
         return {3, {shape.d[0], shape.d[1], 3}};
     return {2, {shape.d[0], std::string(name) == "vector" ? 3 : classes}};
 }
+int64_t IExecutionContext::getMaxOutputSize(char const*) const noexcept { return 4096; }
 bool IExecutionContext::setTensorAddress(char const* name, void* at) noexcept { return addresses[name] = at, true; }
 bool IExecutionContext::enqueueV3(cudaStream_t) noexcept
 {

@@ -21,6 +21,7 @@ from enginewright.engine.machine import target_of
 from enginewright.engine.runtimes import describe_machine
 from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.precision.cast import cast
+from enginewright.precision.islands import nodes_to_part, with_barriers
 from enginewright.precision.quantize import quantize
 
 
@@ -150,7 +151,17 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def more_engines(engines, graphs, machine, exact, build_once):
+def parted(graphs, tmp_path_factory):
+    """The graphs with a barrier behind each node whose results are numbers."""
+    folder = tmp_path_factory.mktemp("parted")
+    for name, path in graphs.items():
+        graph = load_graph(path)
+        save_graph(with_barriers(graph, nodes_to_part(graph)), folder / f"{name}.onnx")
+    return {name: folder / f"{name}.onnx" for name in graphs}
+
+
+@pytest.fixture(scope="session")
+def more_engines(engines, graphs, parted, machine, exact, build_once):
     """Engines of the tiny classifier in fp32 with options that only TensorRT has, each built when it is asked for."""
     if machine.runtime != "tensorrt":
         pytest.skip(f"{machine.runtime} has no such engines")
@@ -159,6 +170,7 @@ def more_engines(engines, graphs, machine, exact, build_once):
         "several profiles": ({}, {"profiles": (of_two,)}),
         "stripped": ({"weights": "stripped"}, {}),
         "refittable": ({"refit": True}, {}),
+        "with barriers": ({}, {}),
     }
 
     def find(name):
@@ -167,6 +179,6 @@ def more_engines(engines, graphs, machine, exact, build_once):
         of_tensorrt, others = options[name]
         tensorrt = exact.tensorrt.model_copy(update=of_tensorrt)
         build = exact.model_copy(update={"tensorrt": tensorrt, **others})
-        return build_once(name, "fp32", graphs["fp32"], build)
+        return build_once(name, "fp32", (parted if name == "with barriers" else graphs)["fp32"], build)
 
     return find

@@ -6,11 +6,11 @@ from support.gpu import LIMITS, answers_for, answers_meant, command, relative_er
 from support.project import make_project
 
 
-@pytest.fixture(scope="module", params=["plain", "several profiles", "stripped"])
-def bundled(request, more_engines, graphs, machine, photos, tmp_path_factory):
+@pytest.fixture(scope="module", params=["plain", "several profiles", "stripped", "with barriers"])
+def bundled(request, more_engines, graphs, parted, machine, photos, tmp_path_factory):
     """Return a bundle, and what its engine answers for the photos."""
-    engine = more_engines(request.param)
-    project = make_project(tmp_path_factory.mktemp("bundle") / "project", engine, graphs["fp32"], machine)
+    engine, graph = more_engines(request.param), (parted if request.param == "with barriers" else graphs)["fp32"]
+    project = make_project(tmp_path_factory.mktemp("bundle") / "project", engine, graph, machine)
     done = command("bundle", "fp32", "--out", "bundle", cwd=project)
     assert (done.returncode, done.stdout) == (0, "bundle\n"), done.stderr
     answers = answers_for(photos, engine, machine)

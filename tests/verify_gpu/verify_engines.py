@@ -29,7 +29,6 @@ from enginewright.graph.onnx_file import load_graph, save_graph
 from enginewright.graph.read_interface import read_blueprint
 from enginewright.precision.blocks import write_blocks
 from enginewright.precision.cast import cast
-from enginewright.precision.islands import nodes_to_part, with_barriers
 
 BLOCKS = [name for name, facts in PRECISIONS.items() if facts.block]
 
@@ -202,10 +201,8 @@ def test_a_stripped_engine_computes_what_its_graph_means(built_with, engines, gr
     assert relative_error(meant(graphs[precision], images), got) < LIMITS[precision]
 
 
-def test_barriers_change_no_answer(engines, graphs, machine, exact, images, precision, tmp_path, build_once):
-    graph = load_graph(graphs[precision])
-    save_graph(with_barriers(graph, nodes_to_part(graph)), tmp_path / "model.onnx")
-    folder = build_once(f"apart-{precision}", precision, tmp_path / "model.onnx", exact)
+def test_barriers_change_no_answer(engines, graphs, parted, machine, exact, images, precision, build_once):
+    folder = build_once(f"apart-{precision}", precision, parted[precision], exact)
     counts = [len(EngineRecord.read(each / "engine.json").layers) for each in (engines / precision, folder)]
     print(f"{precision}: {counts[0]} layers, and {counts[1]} with barriers")
     with open_engine(folder, machine, REPLAYED) as engine:
