@@ -60,18 +60,21 @@ MODELS = {
 def run(names: list[str], precisions: list[str], baselines: list[str]) -> None:
     """Train, build and validate all models side by side, each on its share of the cores, and then time one after the
     other. On 16 cores, three models took eleven minutes before the first was timed."""
-    share = max(1, (os.cpu_count() or 1) // len(names))
+    count = os.cpu_count() or 1
+    share = max(1, count // len(names))
     places = [Path(tempfile.mkdtemp(prefix=f"{name}-")) for name in names]
 
-    def prepare(number: int) -> None:
-        cores = f"{number * share}-{number * share + share - 1}"
+    def prepare(number: int) -> int:
+        cores = ",".join(str(each % count) for each in range(number * share, number * share + share))
         asked = [names[number], "--into", str(places[number]), "--precisions", *precisions, "--baselines", *baselines]
-        subprocess.run(["taskset", "-c", cores, sys.executable, __file__, *asked], check=False)
+        return subprocess.run(["taskset", "-c", cores, sys.executable, __file__, *asked], check=False).returncode
 
     with ThreadPoolExecutor(len(names)) as pool:
-        [*pool.map(prepare, range(len(names)))]
-    for name, here in zip(names, places, strict=True):
-        print(f"{name}: {here}", flush=True)
+        failures = [*pool.map(prepare, range(len(names)))]
+    for name, here, failed in zip(names, places, failures, strict=True):
+        print(f"{name}: {'not prepared, ' if failed else ''}{here}", flush=True)
+        if failed:
+            continue
         os.chdir(here)
         subprocess.run(["dvc", "repro", "-k"], check=False)  # what fails has its sentence in the rows or above
         note(name)
@@ -162,6 +165,8 @@ def main() -> int:
             said = row.get("refused") or f"{layers}; error {row['relative_error']:.1e}; {times or 'not timed'}"
             more = [*row.get("broken", ()), *([f"timed beside {row['beside']}"] if "beside" in row else [])]
             print(f"{row['model']}, {row['precision']}: {said}", *more, sep="\n    ")
+    if options.run and not options.names:
+        parser.error(f"name models: {', '.join(MODELS)}")
     if options.into:
         make_project(options.names[0], options.into, options.precisions, options.baselines)
     elif options.run:

@@ -10,7 +10,6 @@ import numpy as np
 
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import Record, templates_in
-from enginewright.core.installing import installed_version
 from enginewright.core.params.build import Bound, TilingLevel
 from enginewright.data.feeds import BATCH, Feeds
 from enginewright.engine.record import TUNED_GRAPH, EngineRecord
@@ -112,6 +111,7 @@ def comparison_script(record: EngineRecord, onnx: Path, folder: Path) -> str:
         has_twin=twin_of(load_graph(onnx)) is not None,
         onnx=shlex.quote(os.path.relpath(onnx, folder)),
         inputs=INPUTS,
+        read=[shlex.quote(spec.name) for spec in record.interface.outputs] if record.apart else [],
         engine=engine,
         cosine=least_cosine(record.precision),
     )
@@ -129,7 +129,3 @@ class Tools(Record):
     """The installed versions by library. A new version of one makes new files."""
 
     versions: dict[str, str]
-
-
-def describe_tools() -> Tools:
-    return Tools(versions={tool: version for tool in TOOLS if (version := installed_version(tool))})

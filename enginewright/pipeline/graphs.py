@@ -131,7 +131,9 @@ def plan_for(params: Params, precision: PrecisionName, paths: ConvertPaths, samp
     )
     plan = plan._replace(graph=given.graph, given=given)
     if plan.mix:
-        return plan._replace(given=in_dialect.spare_mixed(given, plan.mix))
+        if (plan.mix.calibration, plan.mix.model) != given.ranges.origin:
+            raise EnginewrightError(f"{precision} was mixed with another calibration or model: run `dvc repro` again")
+        return plan._replace(given=given._replace(spared=(*given.spared, *plan.mix.spared)))
     if rescue:
         answers = {SEARCH: found, RESCUE: rescue / RESCUE}
         return plan._replace(given=in_dialect.spare_searched(given, found, rescue), answers=answers)

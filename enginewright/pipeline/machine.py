@@ -6,13 +6,13 @@ from typing import NamedTuple
 from enginewright.core import user_files
 from enginewright.core.facts import RUNTIMES
 from enginewright.core.files import write_text
-from enginewright.core.installing import require_new_enough
+from enginewright.core.installing import installed_version, require_new_enough
 from enginewright.core.params.all import Params
 from enginewright.core.params.build import ONNXRUNTIME
 from enginewright.engine.machine import Machine, target_of
 from enginewright.engine.record import Tuning, TuningPlan
 from enginewright.engine.runtimes import describe_machine
-from enginewright.engine.tools import describe_tools
+from enginewright.engine.tools import TOOLS, Tools
 from enginewright.model.user_code import users_code
 from enginewright.pipeline.dependencies import code_of_stages, write_parameters
 from enginewright.precision.cure import Cure, Cures
@@ -49,7 +49,7 @@ def machine(params: Params, paths: MachinePaths) -> None:
     target_of(described, params.build.tensorrt).write(paths.target)
     varies = not all(sizes.fixed for sizes in params.build.profile.ranges.values())
     dialect_of(described.runtime, described.device, described.capability, varies).write(paths.dialect)
-    describe_tools().write(paths.tools)
+    Tools(versions={tool: version for tool in TOOLS if (version := installed_version(tool))}).write(paths.tools)
     known_of(params.task).write(paths.task)
     fitting_cures(paths.cures, described).write(paths.fitting)
     for name, plan in tuning_plans(params, described, paths.tuned).items():

@@ -27,7 +27,7 @@ from enginewright.precision.dialect import Dialect
 from enginewright.precision.floats import kept_nodes, nodes_in_floats
 from enginewright.precision.placement import ends_of_attention
 from enginewright.precision.quantize import activations, quantize, quantized_activations, set_weights
-from enginewright.precision.records import RESCUE, Mix, Rescue, Search, digest_of, read_rounded
+from enginewright.precision.records import RESCUE, Rescue, Search, digest_of, read_rounded
 from enginewright.precision.write_int8 import Bounds, Rounding, tensors_in_int8, write_int8
 
 REWRITES: dict[tuple[str, str], tuple[Pass, ...]] = {  # by compiler and precision
@@ -122,13 +122,6 @@ def spare_searched(given: Ingredients, found: Path, rescued: Path) -> Ingredient
         )
     keep = given.keep.model_copy(update={"rest": search.rest}) if search.rest else given.keep
     return given._replace(spared=(*given.spared, *search.spared), keep=keep)
-
-
-def spare_mixed(given: Ingredients, mix: Mix) -> Ingredients:
-    """Do the same with what a search had found before a mix."""
-    if (mix.calibration, mix.model) != given.ranges.origin:
-        raise EnginewrightError(f"{mix.precision} was mixed with another calibration or model: run `dvc repro` again")
-    return given._replace(spared=(*given.spared, *mix.spared))
 
 
 def for_compiler(precision: str, given: Ingredients, folder: Path) -> Ingredients:

@@ -10,6 +10,7 @@ from enginewright.graph.data_apart import bodies_of
 from enginewright.graph.interface import APART
 from enginewright.graph.passes import apply_passes, changed_by, lower_case_equations
 from enginewright.graph.passes.find import remove_unused
+from enginewright.graph.read_interface import unread_outputs
 from enginewright.graph.shapes import shapes_of
 from enginewright.precision.cure import GraphChange
 from enginewright.precision.in_dialect import REWRITES, UNKNOWN
@@ -28,7 +29,7 @@ def changed(model: onnx.ModelProto, change: GraphChange) -> onnx.ModelProto | No
     if not {node.name for node in model.graph.node}.issuperset(change.nodes):
         return None
     if change.apart:
-        return with_barriers(model, change.nodes)
+        return with_barriers(model, change.nodes) if nodes_to_part(model).keys() >= {*change.nodes} else None
     return with_island(model, change.nodes, change.in_float32) if change.nodes else model
 
 
@@ -40,19 +41,25 @@ def layers_to_keep(model: onnx.ModelProto, in_float32: bool) -> tuple[str, ...]:
     return tuple(node.name for node in nodes if not low.isdisjoint(node.input) and not any(bodies_of(node)))
 
 
-def nodes_to_part(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the nodes whose results are numbers that a compiler might not keep as they are."""
-    computed = {each.name for each in shapes_of(model).graph.value_info if each.type.tensor_type.elem_type in FLOATS}
+def nodes_to_part(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """Return the nodes whose results a compiler might not keep as they are, with these: inner tensors of floats, whose
+    first axis is the batch, as Triton asks of outputs."""
+    graph = shapes_of(model).graph
+    batches = {str(each.type.tensor_type.shape.dim[:1]) for each in graph.input} - {"[]"}
+    kinds = {each.name: each.type.tensor_type for each in graph.value_info}
+    kept = {name for name, kind in kinds.items() if kind.elem_type in FLOATS and str(kind.shape.dim[:1]) in batches}
+    inner = {each.name: each for each in graph.value_info if each.name in kept - {each.name for each in graph.output}}
     layers = [node for node in model.graph.node if node.name and node.op_type not in NO_LAYERS]
-    return tuple(node.name for node in layers if node.output[0] in computed)
+    return {node.name: inner[node.output[0]] for node in layers if node.output[0] in inner}
 
 
 def with_barriers(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
     """Return the graph with what these nodes compute as outputs, and a note that nobody reads them. Each compiler keeps
     outputs; with TensorRT's `mark_debug`, 10.6 crashed on an H200, or its engines had half the speed or less."""
-    parted, results = deepcopy(model), {node.output[0] for node in model.graph.node if node.name in nodes}
-    parted.graph.output.extend(each for each in shapes_of(model).graph.value_info if each.name in results)
-    parted.metadata_props.add(key=APART, value="\n".join(sorted(results)))
+    parted, tensors = deepcopy(model), [each for name, each in nodes_to_part(model).items() if name in nodes]
+    parted.graph.output.extend(tensors)
+    names = "\n".join([*unread_outputs(model), *(each.name for each in tensors)])
+    helper.set_model_props(parted, {each.key: each.value for each in model.metadata_props} | {APART: names})
     return parted
 
 

@@ -90,7 +90,7 @@ class ONNXRuntime:
                         optimize(given, folder, build, layout)
             example = blueprint.example or blueprint.interface.zeros(build.profile.at("min"))
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
-                session.run(None, dict(example))
+                session.run([spec.name for spec in blueprint.interface.outputs], dict(example))
                 (ran,) = _nodes_by_call(session)
             return Compiled(_layers(ran, folder, build.tf32), build)
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
@@ -111,7 +111,7 @@ class ONNXRuntime:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # CUDA reads it when the process first uses it
         with _profiled(folder, blueprint.build, inference.threads) as session:
             for _ in range(WARM_UP + calls):
-                session.run(None, dict(feeds))
+                session.run([spec.name for spec in blueprint.interface.outputs], dict(feeds))
             ran = _nodes_by_call(session)[WARM_UP:]
         times = [[(node["name"], node["dur"] / 1000) for node in nodes] for nodes in ran]
         return median_times(_layers(ran[0], folder, blueprint.build.tf32), times)
