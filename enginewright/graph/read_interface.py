@@ -29,9 +29,9 @@ FEW = 128  # rows, which small tables may have to spare
 
 def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
     model = load_graph(path)
-    names, known = unread_outputs(model), shapes_of(model).graph.output
-    apart = tuple(_spec(each, build.profile, f"{path}: output") for each in known if each.name in names)
-    return Blueprint(interface_of(model, build.profile, str(path)), build, apart)
+    apart = [each for each in model.graph.output if each.name in unread_outputs(model)]
+    specs = tuple(_spec(each, build.profile, f"{path}: output") for each in apart)
+    return Blueprint(interface_of(model, build.profile, str(path)), build, specs)
 
 
 def unread_outputs(model: ModelProto) -> list[str]:

@@ -193,7 +193,7 @@ def find_cures(model: onnx.ModelProto, trials: Trials, scratch: Path) -> list[Ri
     others = [GraphChange(spelling=name) for name in SPELLINGS] + [GraphChange(optimization_level=n) for n in levels]
     cures = [cure for change in others if (cure := trials.attempt(model, change, scratch))]
     islands = {layers_to_keep(model, wide): wide for wide in (True, False)}  # one, if there are no 16 bits
-    # Of seven faults of OpenVINO, a barrier cured one, and an island did so at a lower price.
+    # A barrier cured one of seven faults of OpenVINO, and an island cost less there: it is offered none.
     parted = () if trials.machine.runtime == "openvino" else tuple(nodes_to_part(model))
     kept = [GraphChange(nodes=nodes, in_float32=wide) for nodes, wide in reversed(islands.items())]
     for changes in ([GraphChange(nodes=parted, apart=True)], kept):

@@ -29,7 +29,8 @@ def changed(model: onnx.ModelProto, change: GraphChange) -> onnx.ModelProto | No
     if not {node.name for node in model.graph.node}.issuperset(change.nodes):
         return None
     if change.apart:
-        return with_barriers(model, change.nodes) if nodes_to_part(model).keys() >= {*change.nodes} else None
+        tensors = [each for name, each in nodes_to_part(model).items() if name in change.nodes]
+        return with_barriers(model, tensors) if len(tensors) == len(change.nodes) else None
     return with_island(model, change.nodes, change.in_float32) if change.nodes else model
 
 
@@ -46,17 +47,18 @@ def nodes_to_part(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     first axis is the batch, as Triton asks of outputs."""
     graph = shapes_of(model).graph
     batches = {str(each.type.tensor_type.shape.dim[:1]) for each in graph.input} - {"[]"}
-    kinds = {each.name: each.type.tensor_type for each in graph.value_info}
-    kept = {name for name, kind in kinds.items() if kind.elem_type in FLOATS and str(kind.shape.dim[:1]) in batches}
-    inner = {each.name: each for each in graph.value_info if each.name in kept - {each.name for each in graph.output}}
+    floats = [each for each in graph.value_info if each.type.tensor_type.elem_type in FLOATS]
+    inner = {each.name: each for each in floats if str(each.type.tensor_type.shape.dim[:1]) in batches}
+    for output in graph.output:  # a file may describe them twice
+        inner.pop(output.name, None)
     layers = [node for node in model.graph.node if node.name and node.op_type not in NO_LAYERS]
     return {node.name: inner[node.output[0]] for node in layers if node.output[0] in inner}
 
 
-def with_barriers(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
-    """Return the graph with what these nodes compute as outputs, and a note that nobody reads them. Each compiler keeps
-    outputs; with TensorRT's `mark_debug`, 10.6 crashed on an H200, or its engines had half the speed or less."""
-    parted, tensors = deepcopy(model), [each for name, each in nodes_to_part(model).items() if name in nodes]
+def with_barriers(model: onnx.ModelProto, tensors: Collection[onnx.ValueInfoProto]) -> onnx.ModelProto:
+    """Return the graph with these tensors as outputs, and a note that nobody reads them. Each compiler keeps outputs;
+    with TensorRT's `mark_debug`, 10.6 crashed on an H200, or its engines had half the speed or less."""
+    parted = deepcopy(model)
     parted.graph.output.extend(tensors)
     names = "\n".join([*unread_outputs(model), *(each.name for each in tensors)])
     helper.set_model_props(parted, {each.key: each.value for each in model.metadata_props} | {APART: names})

@@ -156,7 +156,7 @@ def parted(graphs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("parted")
     for name, path in graphs.items():
         graph = load_graph(path)
-        save_graph(with_barriers(graph, nodes_to_part(graph)), folder / f"{name}.onnx")
+        save_graph(with_barriers(graph, nodes_to_part(graph).values()), folder / f"{name}.onnx")
     return {name: folder / f"{name}.onnx" for name in graphs}
 
 
