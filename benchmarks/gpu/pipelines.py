@@ -163,7 +163,7 @@ def main() -> int:
             layers = ", ".join(f"{count} {name}" for name, count in row.get("layers", {}).items())
             times = row.get("milliseconds", {}).get("engine", {})
             said = row.get("refused") or f"{layers}; error {row['relative_error']:.1e}; {times or 'not timed'}"
-            more = [*row.get("broken", ()), *([f"timed beside {row['beside']}"] if "beside" in row else [])]
+            more = [*row.get("broken", ()), *([f"beside {row['beside']}"] if "beside" in row else [])]
             print(f"{row['model']}, {row['precision']}: {said}", *more, sep="\n    ")
     if options.run and not options.names:
         parser.error(f"name models: {', '.join(MODELS)}")

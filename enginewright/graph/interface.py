@@ -10,7 +10,7 @@ from pydantic import Field
 
 from enginewright.core.files import Record
 from enginewright.core.params.build import BuildParams
-from enginewright.data.feeds import Feeds
+from enginewright.data.feeds import BATCH, Feeds
 
 APART = "enginewright.apart"  # in a graph's metadata: the names of the outputs that nobody reads
 
@@ -76,6 +76,13 @@ class Blueprint:
     interface: Interface
     build: BuildParams
     apart: Sequence[TensorSpec] = ()  # that the compiler must not fuse away
-    example: Feeds = field(default_factory=dict, compare=False)  # to run once; without it, zeros
+    example: Feeds = field(default_factory=dict, compare=False)  # of the smallest batch, to run once; without it, noise
     longest: float | None = field(default=None, compare=False)  # seconds, after which TensorRT's builder is ended
     is_probe: bool = field(default=False, compare=False)  # whether its layers alone are asked for, and nothing is tuned
+
+    def example_of(self, batch: int) -> Feeds:
+        """Return the example with so many samples, the first ones again and again, or else noise."""
+        given = self.example or self.interface.noise(self.build.profile.at("opt"), seed=0)
+        batched = {spec.name for spec in self.interface.inputs if spec.shape[:1] == (BATCH,)}
+        rows = {name: batch if name in batched else len(each) for name, each in given.items()}
+        return {name: np.resize(each, (rows[name], *each.shape[1:])) for name, each in given.items()}

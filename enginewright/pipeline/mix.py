@@ -58,8 +58,10 @@ def mix(params: Params, precision: PrecisionName, paths: MixPaths) -> None:
     user_plugins(build.tensorrt.plugins, paths.plugins)
     if not len(samples):
         raise EnginewrightError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
-    for name in types[:2]:
-        mixing.require_executed(read_engine(paths.engines / name), precision)
+    for engine in (read_engine(paths.engines / name) for name in types[:2]):
+        if not engine.runs_its_precision:
+            why = f"{engine.precision} ran as {engine.ran_as} here, and only what the machine executes can be mixed"
+            raise EnginewrightError(f"mix.{precision}: {why}: set floating to another precision")
     this, known = Machine.read(paths.machine), samples.manifest
     bench = mixing.Bench(this, params.inference.on(this.cores), samples.tuned(build), build.profile.batch.opt)
     task = task_of(known.task, how.scores, known.class_names, how.boxes, known.preprocessing)

@@ -138,10 +138,7 @@ def _load_model(weights: Path) -> Any:
 
 # Each version asks for one version of PyTorch, and none yet for the one that pyproject.toml pins. So this cannot be one
 # of its extras: pip would refuse to install it.
-INSTALL_TORCH_TENSORRT = (
-    "`pip install torch-tensorrt==2.14.0` installs its latest version, and with it PyTorch 2.14 and TensorRT 11.1 in "
-    "place of yours"
-)
+INSTALL_TORCH_TENSORRT = "`pip install torch-tensorrt==2.14.0` puts PyTorch 2.14 and TensorRT 11.1 in place of yours"
 
 
 def require_possible(baselines: Sequence[Baseline], device: str) -> None:

@@ -23,7 +23,7 @@ from enginewright.core.user_files import user_file
 from enginewright.data.feeds import middle_of
 from enginewright.data.sample_set import SampleSet
 from enginewright.engine.machine import Machine
-from enginewright.engine.record import EngineRecord, LayerTime, Speedup, node_names
+from enginewright.engine.record import LayerTime, Speedup, node_names
 from enginewright.graph.as_written import run_as_written
 from enginewright.graph.onnx_file import save_graph
 from enginewright.graph.shapes import as_ir
@@ -170,15 +170,6 @@ class Bench(NamedTuple):
     inference: InferenceParams
     samples: SampleSet  # in the sizes that engines are tuned for
     batch: int
-
-
-def require_executed(engine: EngineRecord, precision: str) -> None:
-    """Refuse to mix a precision that this machine does not execute."""
-    if not engine.runs_its_precision:
-        raise EnginewrightError(
-            f"mix.{precision}: {engine.precision} ran as {engine.ran_as} here, and only what the machine executes can "
-            "be mixed: set floating to another precision"
-        )
 
 
 class Traces(NamedTuple):

@@ -36,8 +36,8 @@ def failing(what: str) -> bool:
 
     TensorRT: build_none, few_kernels (beside the weights), slow_build, no_lean_runtime, tiling_refused, cache_refused,
     out_of_memory_build, deserialize_none, out_of_memory_run, profile_refused, wrong_shape, unwritten_output,
-    execute_false, beyond_tuned (as 10.6 in bf16 and fp8), not_capturable, not_refitted, bias_lost, budget_refused,
-    wrong_sums, wrong_fusions (which a barrier prevents),
+    execute_false, beyond_tuned (as 10.6 in bf16 and fp8), wrong_beyond_tuned (as a detector in int8), wrong_at_largest,
+    not_capturable, not_refitted, bias_lost, budget_refused, wrong_sums, wrong_fusions (which a barrier prevents),
     slow_untuned (not at optimization level 4, nor without auxiliary streams), wrong_tuned (in the latter case).
     Torch-TensorRT: other_torch, not_converted.
     CUDA: no_driver, no_device, old_driver, or the name of any function. NVML: no_nvml, hidden_processes, throttled.

@@ -237,6 +237,17 @@ def test_an_engine_that_cannot_run_its_largest_batch_is_tuned_for_it(make, gpu, 
     assert "Myelin" in record.remark
 
 
+@pytest.mark.parametrize(
+    ("failure", "also"), [("wrong_beyond_tuned", ""), ("wrong_at_largest", "; tuned for 8 it answered otherwise in")]
+)
+def test_an_engine_that_answers_otherwise_at_its_largest_batch_is_tuned_for_it(make, fail, failure, also):
+    fail(failure)
+    record = EngineRecord.read(make() / "engine.json")
+    assert record.profile.batch == Range(min=2, opt=8, max=8)
+    why = "it is tuned for batch 8: tuned for 4, it answered otherwise in a batch of 8 than of 2"
+    assert record.remark.startswith(why + also)
+
+
 def test_what_fails_at_a_level_is_tried_at_a_more_thorough_one(make, gpu, fail, monkeypatch, built_here):
     monkeypatch.setattr("enginewright.engine.runtimes.tensorrt.SCARCE", 0)  # memory is no reason
     fail("kernels_below_4")
@@ -922,6 +933,6 @@ def test_torch_tensorrt_for_another_pytorch_is_a_sentence(fail, monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert refusal(lambda: require_possible(("torch_tensorrt",), "cuda")) == (
         "benchmark.baselines: Torch-TensorRT cannot be loaded (libtorchtrt.so: undefined symbol: "
-        "_ZN3c1015report_overflowEPKc): `pip install torch-tensorrt==2.14.0` installs its latest version, and with it "
-        "PyTorch 2.14 and TensorRT 11.1 in place of yours"
+        "_ZN3c1015report_overflowEPKc): `pip install torch-tensorrt==2.14.0` puts PyTorch 2.14 and TensorRT 11.1 "
+        "in place of yours"
     )

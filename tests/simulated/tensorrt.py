@@ -1083,7 +1083,10 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             return self._refuse(f"{call} 3: API Usage Error (Runtime shape tensor out of profile: {outside}.)")
         if failing("execute_false"):
             return self._refuse(f"{call} 1: Cuda Runtime (an illegal memory access was encountered)")
-        beyond = [name for name, (_, tuned, _) in self._profile().items() if self._shapes[name][0] > tuned[0]]
+        sizes = {name: (self._shapes[name][0], tuned[0], most[0]) for name, (_, tuned, most) in self._profile().items()}
+        beyond = any(size > tuned for size, tuned, _ in sizes.values())
+        largest = any(size == most for size, _, most in sizes.values())
+        wrong = (failing("wrong_beyond_tuned") and beyond) or (failing("wrong_at_largest") and largest)
         if failing("beyond_tuned") and beyond:  # in the words of 10.6 on an H200
             return self._refuse(
                 f"{call} 1: Myelin ([cask.cpp:exec_with_offset:1448] Platform (Cuda) error)",
@@ -1108,7 +1111,7 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
                 if not addresses[name]:
                     return self._refuse(f"{call} 2: OutOfMemory (Requested size was {size} bytes for output {name}.)")
                 _notify(allocators[name], name, found[name])
-        work = functools.partial(_compute, self._engine, dict(self._shapes), addresses, values)
+        work = functools.partial(_compute, self._engine, dict(self._shapes), addresses, values, wrong)
         work.scratch = self._users
         if self.profiler and self.enqueue_emits_profile:
             return self._run_and_report(int(stream_handle), work)
@@ -1165,7 +1168,7 @@ def _inferred(model, shapes, values, name) -> list[int]:
     return [axis.dim_value or -1 for tensor in found if tensor.name == name for axis in _axes_of(tensor)]
 
 
-def _compute(engine, shapes, addresses, values) -> None:
+def _compute(engine, shapes, addresses, values, wrong) -> None:
     """Compute from device memory into device memory. The stream calls this when it is waited for."""
     session = engine._session
     feeds = _feeds(engine, shapes, addresses, values)
@@ -1175,6 +1178,7 @@ def _compute(engine, shapes, addresses, values) -> None:
     for name, computed in zip(names, session.run(names, feeds), strict=True):
         if failing("wrong_tuned") and settings["max_aux_streams"] == 0:
             computed = computed * np.nan
+        computed = np.zeros_like(computed) if wrong else computed
         target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
         written = computed.size - failing("unwritten_output")
         target[:written] = computed.reshape(-1)[:written]

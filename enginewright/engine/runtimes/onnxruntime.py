@@ -23,7 +23,6 @@ from enginewright.core.installing import installed_version
 from enginewright.core.params.build import BuildParams, InferenceParams
 from enginewright.core.process import run_apart
 from enginewright.core.text import first_line
-from enginewright.data.feeds import BATCH
 from enginewright.engine.gpu import Stream
 from enginewright.engine.record import Layer, LayerTime
 from enginewright.engine.runtimes.gpu_session import DeviceSession, Growing, Shape
@@ -339,12 +338,8 @@ def try_out(onnx: Path, blueprint: Blueprint, layout: Layout) -> LayoutTrial:
 
 
 def timed(session: DeviceSession, blueprint: Blueprint) -> LayoutTrial:
-    """Call a session with the example, or else noise, with as many samples as the engine is optimized for."""
-    example, profile, interface = blueprint.example, blueprint.build.profile, blueprint.interface
-    feeds = {} if example else interface.noise(profile.at("opt"), seed=0)
-    batched = {spec.name for spec in interface.inputs if spec.shape and spec.shape[0] == BATCH}
-    for name, each in example.items():
-        feeds[name] = np.resize(each, (profile.batch.opt if name in batched else len(each), *each.shape[1:]))
+    """Call a session with as many samples as the engine is optimized for."""
+    feeds = blueprint.example_of(blueprint.build.profile.batch.opt)
     answers, call = session.run(feeds), session.bind(feeds)
     seconds = [call() for _ in range(TRIAL_WARM_UP + TRIAL_CALLS)]
     return LayoutTrial(median(seconds[TRIAL_WARM_UP:]), answers)

@@ -46,7 +46,11 @@ def _after(model: onnx.ModelProto, passes: tuple[find.Pass, ...], where_needed: 
     found = [change(rewritten) for change in passes]
     if where_needed and not any(found):
         return None
-    _forget_shapes_of_constants(rewritten)
+    # onnx_ir lists each value whose type or shape it knows among the activations: constants are none.
+    for graph in rewritten.graphs():
+        for value in graph.initializers.values():
+            if not (value.is_graph_input() or value.is_graph_output() or value.metadata_props or value.doc_string):
+                value.type = value.shape = None
     return ir.to_proto(rewritten)
 
 
@@ -55,14 +59,6 @@ def _holds_sparse_tensors(graph: onnx.GraphProto) -> bool:
     return bool(graph.sparse_initializer) or any(
         attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in attributes
     )
-
-
-def _forget_shapes_of_constants(model: ir.Model) -> None:
-    """Keep constants out of the list of activations, where onnx_ir writes each value whose type or shape it knows."""
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if not (value.is_graph_input() or value.is_graph_output() or value.metadata_props or value.doc_string):
-                value.type = value.shape = None
 
 
 # The passes that are good for every compiler and quantizer: names, axes and poolings that some of them mistake.

@@ -68,7 +68,7 @@ def test_from_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
 
     # Beside bf16, which not each CPU executes, fp32 takes part by itself. It is the fastest alone here, and wins.
     lay_over("mix: {best: {floating: bf16}}")
-    monkeypatch.setattr(mixing, "require_executed", lambda *given: None)
+    monkeypatch.setattr(EngineRecord, "runs_its_precision", True)
     with monkeypatch.context() as none:  # nothing is traced anew where there is no mix
         none.setattr(mixing, "mixes_worth_trying", lambda times: [])
         none.delattr(mixing, "layers_in_turns")
