@@ -113,7 +113,7 @@ def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, t
 
 def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact, manifest, samples, tmp_path):
     """The batch is large enough to keep a real GPU busy, so that the times of launches do not count."""
-    batch, engine = 512 if "SIMULATED_TENSORRT" in os.environ else 2048, tmp_path / "engine"
+    batch, engine = 64 if "SIMULATED_TENSORRT" in os.environ else 2048, tmp_path / "engine"
     large = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=batch, max=batch))})
     build_engine(DescribedGraph("fp32", graphs["fp32"], manifest), target_of(machine, large.tensorrt), large, engine)
 
