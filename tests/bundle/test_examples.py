@@ -18,6 +18,7 @@ from support.pass_checks import model_of_text
 from support.project import make_project
 from support.quantized import quantize_with_onnxruntime
 from support.texts import write_tokenizer
+from support.warm_python import warm_python
 
 from enginewright.core.facts import ADDS_EXACTLY
 from enginewright.core.files import sha256
@@ -160,11 +161,10 @@ def infer(bundle, environment, *given):
 
 
 def answers_of(bundle, engine, inference, given):
-    """Return what the engine answers for what infer.py feeds."""
-    code = (
-        f"import infer, numpy; fed = infer.feeds(*{given}); numpy.savez('../fed.npz', *(fed[n] for n in infer.INPUTS))"
-    )
-    ran(sys.executable, "-B", "-c", code, cwd=bundle)
+    """Return what the engine answers for what infer.py feeds. Write that for the example in C++, too."""
+    code = f"import infer, numpy; fed = infer.feeds(*{given}); infer.write('../inputs.bin', *{given}); "
+    code += "numpy.savez('../fed.npz', *(fed[n] for n in infer.INPUTS))"
+    ran(warm_python() / "python3", "-c", code, cwd=bundle, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
     with np.load(bundle.parent / "fed.npz") as fed, open_engine(engine, None, inference) as opened:
         return opened.run({spec.name: fed[f"arr_{index}"] for index, spec in enumerate(opened.inputs)})
 
@@ -202,7 +202,7 @@ def test_the_example_answers_as_the_engine(kind, runtime, build, inference, tmp_
         scores = sorted((float(line.split("\t")[2]) for line in said.splitlines()), reverse=True)
         best = answers["table"][0, 4:].max()
         assert scores[0] == pytest.approx(best, abs=1e-4)
-    require_cpp(kind, runtime, bundle, together, said, answers, tmp_path, request)
+    require_cpp(kind, runtime, bundle, said, answers, tmp_path, request)
     if kind in PIXELS:
         assert "data_type: TYPE_UINT8" in (bundle / "triton/resnet18-fp32/config.pbtxt").read_text()
         assert {"openvino": "-ip u8", "onnxruntime": "np.uint8"}[runtime] in (bundle / "reproduce.sh").read_text()
@@ -230,7 +230,7 @@ def compiled(bundle, program, headers):
     return program
 
 
-def require_cpp(kind, runtime, bundle, given, said, answers, folder, request):
+def require_cpp(kind, runtime, bundle, said, answers, folder, request):
     """Compile the example, and run it for OpenVINO, which has its headers. ONNX Runtime's package has none."""
     if not shutil.which("g++"):
         return
@@ -238,8 +238,6 @@ def require_cpp(kind, runtime, bundle, given, said, answers, folder, request):
         ran("g++", *FLAGS, "-fsyntax-only", "-I", ROOT / "tests/headers", bundle / "cpp/main.cpp")
         return
     program = compiled(bundle, folder / "program", request.getfixturevalue("headers"))
-    code = f"import infer; infer.write('../inputs.bin', *{given})"
-    ran(sys.executable, "-B", "-c", code, cwd=bundle)
     told, _ = ran(program, bundle / "engine/engine.blob", bundle.parent / "inputs.bin")
     if kind in ARRAYS:
         require_said(told, answers)
@@ -337,7 +335,6 @@ def test_in_cpp_another_cpu_needs_the_graph(build, inference, tmp_path, request,
     on_another_cpu(bundle, "openvino")
     answers = answers_of(bundle, engine, inference, ["example.npz"])
     program = compiled(bundle, tmp_path / "program", headers)
-    ran(sys.executable, "-B", "-c", "import infer; infer.write('../inputs.bin', 'example.npz')", cwd=bundle)
     inputs, graph = bundle.parent / "inputs.bin", "triton/resnet18-fp32/1/model.xml"
     done = subprocess.run([program, bundle / "engine/engine.blob", inputs], capture_output=True, text=True)
     assert done.returncode == 1

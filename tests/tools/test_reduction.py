@@ -23,6 +23,13 @@ FAILS = "import os, sys; graph = open('model.onnx', 'rb').read()\nif {condition}
 HAS_RELU, HAS_BOTH = "b'Relu' in graph", "b'Conv' in graph and b'GlobalAveragePool' in graph"
 
 
+@pytest.fixture(autouse=True)
+def _warm(monkeypatch, request):
+    """Start each trial by a Python that has imported ONNX Runtime and OpenVINO, but for one whose signal counts."""
+    if "crash" not in request.node.name:
+        monkeypatch.setattr(sys, "executable", str(warm_python() / "python3"))
+
+
 def setup(runtime, build, limit=0.02, cured=False):
     return Setup(target_of(describe_machine(runtime), build.tensorrt), limit, cured)
 
