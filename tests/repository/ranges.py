@@ -15,7 +15,8 @@ import pytest
 from ruamel.yaml import YAML
 from support.checkout import Project, checkout
 from support.paths import ROOT
-from support.release import build_archives
+from support.release import LIGHT as LIGHT_EXTRAS
+from support.release import build_archives, require_wheels
 from support.sshd import Server, require_sshd
 from support.wrong_compiler import wrong_python
 
@@ -45,6 +46,11 @@ def programs(python, *packages):
         yield Path(folder, "bin")
 
 
+def test_there_are_wheels_for_each_python_and_processor():
+    resolved = [("3.10", LIGHT_EXTRAS), ("3.14", LIGHT_EXTRAS), ("3.11", ("pipeline",)), ("3.14", ("pipeline",))]
+    require_wheels((*each, machine) for each in resolved for machine in ("x86_64", "aarch64"))
+
+
 def ours(*extras):
     return ["-r", "pyproject.toml", *(word for extra in extras for word in ("--extra", extra)), *OF_TESTS]
 
@@ -52,7 +58,7 @@ def ours(*extras):
 @pytest.mark.parametrize("python", [OLDEST, LATER])
 def test_the_light_part(python):
     wheels = "--only-binary", ":all:"  # else it compiles versions that are older than this Python
-    with programs(python, *wheels, *ours("device", "openvino", "sign", "text")) as folder:
+    with programs(python, *wheels, *ours(*LIGHT_EXTRAS)) as folder:
         tests = [f"tests/{name}" for name in LIGHT]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         ran = subprocess.run([folder / "python", "-m", "pytest", "-x", *tests], cwd=ROOT, env=environment)

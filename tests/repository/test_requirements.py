@@ -2,24 +2,21 @@
 
 import importlib.metadata
 import re
-import subprocess
 import sys
 from functools import cache
-from itertools import product
 
 import pytest
 import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.paths import ROOT
+from support.release import LIGHT, require_wheels
 
 from enginewright.pipeline.dependencies import executed, imports_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OF_PIPELINE = ("pipeline", "device", "images", "openvino", "onnxruntime")  # the first contains the others
-LIGHT = ("device", "openvino", "sign", "text")
-RESOLVED = [("3.10", LIGHT), ("3.14", LIGHT), ("3.11", ("pipeline",)), ("3.14", ("pipeline",))]
 INSTALLED = PROJECT["project"]["dependencies"] + [
     line for extra in (*OF_PIPELINE, "dev") for line in EXTRAS[extra] if not line.startswith("enginewright[")
 ]
@@ -53,23 +50,9 @@ def test_the_lock_is_within_the_ranges(line):
         assert versions == set(requirement.specifier.filter(versions))
 
 
-def test_there_are_wheels_for_each_python_and_processor():
-    """All are resolved at once, as each waits for the index."""
-    uv = [sys.executable, "-m", "uv", "--quiet", "pip", "compile", "pyproject.toml", "--no-header", "--no-annotate"]
-    uv += ["--only-binary", ":all:", "--no-binary", "cppimport"]  # which is Python alone
-    asked = {}
-    for (python, extras), machine in product(RESOLVED, ("x86_64", "aarch64")):
-        wanted = ["--python-version", python, "--python-platform", f"{machine}-manylinux_2_35"]
-        words = [*uv, *wanted, *(word for extra in extras for word in ("--extra", extra))]
-        asked[python, extras, machine] = subprocess.Popen(
-            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    answers = {each: (*process.communicate(), process.returncode) for each, process in asked.items()}
-    for (_, extras, _), (resolved, said, status) in answers.items():
-        if re.search("Failed to fetch|error sending request|client error|Could not connect", said):
-            pytest.skip(f"no package index can be reached: {said.splitlines()[0]}")
-        assert status == 0, said
-        assert ("torch==" in resolved) == ("pipeline" in extras)
+def test_there_are_wheels_for_the_oldest_python_and_for_the_newest():
+    """tests/repository/ranges.py resolves each extra for each Python and processor, and waits longer for the index."""
+    require_wheels([("3.10", LIGHT, "aarch64"), ("3.14", ("pipeline",), "x86_64")])
 
 
 def test_what_is_imported_is_declared():

@@ -1,8 +1,11 @@
 """The archives of a release, and an environment with nothing else."""
 
+import re
 import subprocess
 import sys
 import sysconfig
+
+import pytest
 
 from support.paths import ROOT
 
@@ -12,6 +15,8 @@ COPIED = (
     ".dvcignore", "fleet.yaml",
 )  # fmt: skip
 OTHER_PACKAGES = {"PYTHONPATH": sysconfig.get_path("purelib")}  # those of this environment, in place of an index's
+
+LIGHT = ("device", "openvino", "sign", "text")
 
 
 def done(*command, folder, **environment):
@@ -34,3 +39,22 @@ def build_archives(folder):
         done("cp", "-a", ROOT / name, target, folder=folder)  # links stay links
     done(sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", "source", folder=folder)
     return folder / "dist"
+
+
+def require_wheels(wanted):
+    """Resolve the extras for each Python and processor, all at once, as each waits for the index."""
+    uv = [sys.executable, "-m", "uv", "--quiet", "pip", "compile", "pyproject.toml", "--no-header", "--no-annotate"]
+    uv += ["--only-binary", ":all:", "--no-binary", "cppimport"]  # which is Python alone
+    asked = {}
+    for python, extras, machine in wanted:
+        words = [*uv, "--python-version", python, "--python-platform", f"{machine}-manylinux_2_35"]
+        words += [word for extra in extras for word in ("--extra", extra)]
+        asked[extras, python, machine] = subprocess.Popen(
+            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    answers = {each: (*process.communicate(), process.returncode) for each, process in asked.items()}
+    for (extras, *_), (resolved, said, status) in answers.items():
+        if re.search("Failed to fetch|error sending request|client error|Could not connect", said):
+            pytest.skip(f"no package index can be reached: {said.splitlines()[0]}")
+        assert status == 0, said
+        assert ("torch==" in resolved) == ("pipeline" in extras)
