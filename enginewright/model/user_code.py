@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import importlib.util
 import os
 import site
@@ -58,7 +59,7 @@ def watched_files(source: str, parameter: str = "model.source", without: Sequenc
     """Return the files of the source's package, and of the user's modules that these import, without running any."""
     package = source.partition(":")[0].partition(".")[0]
     look_in_folders_above()
-    files = _files_of_package(package)
+    files = _files_in(_places_of(package))
     if not files:
         raise EnginewrightError(
             f"{parameter}: there is no module '{package}' in {Path.cwd()} nor among the installed packages"
@@ -67,10 +68,10 @@ def watched_files(source: str, parameter: str = "model.source", without: Sequenc
     while waiting:
         for name in {name for file in waiting.pop().values() for name in _imported_packages(file)} - known:
             known.add(name)
-            imported = _files_of_package(name)
-            if imported and not any(map(_is_installed, imported.values())):
-                files |= imported
-                waiting.append(imported)
+            places = _places_of(name)
+            if not any(map(_is_installed, places)):  # whose files are thousands
+                waiting.append(_files_in(places))
+                files |= waiting[-1]
     return files
 
 
@@ -91,19 +92,21 @@ def warn_of_unwatched_code(source: str) -> Iterator[None]:
         )
 
 
-def _files_of_package(package: str) -> dict[str, Path]:
-    """Return the file of a module, or all files of a package, by their paths from the folder that holds it."""
+def _places_of(package: str) -> list[Path]:
+    """Return the file of a module, or the folders of a package."""
     try:
         found = importlib.util.find_spec(package)
     except (ImportError, ValueError):
-        return {}
+        return []
     if found is None:
-        return {}
-    if found.submodule_search_locations is None:
-        file = Path(str(found.origin))
-        return {file.name: file} if file.is_file() else {}
-    folders = [Path(folder) for folder in found.submodule_search_locations]
-    return {file.relative_to(folder.parent).as_posix(): file for folder in folders for file in folder.rglob("*.py")}
+        return []
+    return [Path(each) for each in found.submodule_search_locations or [str(found.origin)]]
+
+
+def _files_in(places: list[Path]) -> dict[str, Path]:
+    """Return these files, and all of these folders, by their paths from the folder that holds a package."""
+    files = [(place, file) for place in places for file in ([place] if place.is_file() else place.rglob("*.py"))]
+    return {file.relative_to(place.parent).as_posix(): file for place, file in files}
 
 
 def _is_installed(file: Path) -> bool:
@@ -114,8 +117,13 @@ def _is_installed(file: Path) -> bool:
 
 def _imported_packages(file: Path) -> set[str]:
     """Return the packages that a file of the user's imports anywhere in its code, but not by relative imports."""
+    return set() if _is_installed(file) else _packages_in(file.read_bytes())
+
+
+@functools.cache
+def _packages_in(code: bytes) -> set[str]:
     try:
-        nodes = [] if _is_installed(file) else list(ast.walk(ast.parse(file.read_bytes())))
+        nodes = list(ast.walk(ast.parse(code)))
     except (SyntaxError, ValueError):  # importing the file will report it
         return set()
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]

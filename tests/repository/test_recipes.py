@@ -1,7 +1,9 @@
 """The recipes for the user's own images, on small files of the same layout."""
 
+import importlib
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 import torchvision
 from PIL import Image
 from support import yolo
+from support.checkout import NETWORK
 from support.command import run_here
 from support.paths import ROOT
 from support.small_project import TINY, run_pipeline, run_stages, small_project
@@ -48,10 +51,11 @@ def photos(folder, count):
         Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)).save(f"{folder}/{number}.JPEG")
 
 
-def checkpoint(name, classes, path):
+def weights_of(recipe):
+    apply_recipe(ROOT / "recipes" / f"{recipe}.yaml")
     torch.manual_seed(0)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(torchvision.models.get_model(name, weights=None, num_classes=classes).state_dict(), path)
+    Path("data/weights").mkdir(parents=True, exist_ok=True)
+    return Params.read().weights.source
 
 
 def results():
@@ -62,12 +66,14 @@ def results():
 def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
     """Run all stages for the precision with the longest chain, with a smaller model and smaller images."""
     small_project(tmp_path, monkeypatch, "int8")
+    monkeypatch.delitem(sys.modules, "small", raising=False)
+    Path("small.py").write_text(NETWORK.replace("64, 10,", "64, 2,"))
     photos("data/images/cats-and-dogs/cat", 20)
     photos("data/images/cats-and-dogs/dog", 20)
-    checkpoint("squeezenet1_1", 2, load_recipe("cats-and-dogs").weights.source)
+    torch.save(importlib.import_module("small").network().state_dict(), weights_of("cats-and-dogs"))
     smaller = TINY.replace("training: 0", "training: 0, preprocessing: {resize: 36, crop: 32}")
     untrained = "precisions: {int8: {thresholds: {cosine: 0, relative_error: 10}}}\n"
-    lay_over("cats-and-dogs", smaller + "model: {source: squeezenet1_1}\n" + untrained)
+    lay_over("cats-and-dogs", smaller + 'model: {source: "small:network"}\n' + untrained)
     record, validation = run_pipeline(monkeypatch, "int8")
     (manifest, reference), export = results(), Export.read(Path("artifacts/exported/export.json"))
     assert record.class_names == manifest.class_names == ("cat", "dog")
@@ -86,7 +92,7 @@ def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
 def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
     for synset in SYNSETS:
         photos(f"data/images/imagenet/{synset}", 1)
-    checkpoint("squeezenet1_1", 1000, load_recipe("imagenet").weights.source)
+    torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), weights_of("imagenet"))
     lay_over("imagenet", "samples: {validation: 8, calibration: 4}\nmodel: {source: squeezenet1_1}\n")
     run_stages(monkeypatch, *WITHOUT_EXPORT)
     manifest, reference = results()
@@ -171,8 +177,3 @@ def test_a_folder_of_sentence_transformers(project, monkeypatch):
     run_stages(monkeypatch, *STAGES)
     reference = Reference.read(Path("artifacts/reference/reference.json"))
     assert (reference.outputs, list(reference.metrics)) == (("sentence_embedding",), ["Spearman"])
-
-
-def load_recipe(name):
-    apply_recipe(ROOT / "recipes" / f"{name}.yaml")
-    return Params.read()
