@@ -100,8 +100,5 @@ def test_one_model_then_another_and_the_first_again(project):
     assert again.returncode == 0, again.stdout + again.stderr
     assert ran(again) <= {"report", "gate"}  # the rest is restored from the run cache
     assert made(project.root) == calm
-
-
-def test_an_experiment_keeps_the_other_models_metrics(project):
     shown = project.run("dvc", "params", "diff", "HEAD", "bold")
     assert "several:bold" in shown.stdout, shown.stderr

@@ -59,17 +59,16 @@ def watched_files(source: str, parameter: str = "model.source", without: Sequenc
     """Return the files of the source's package, and of the user's modules that these import, without running any."""
     package = source.partition(":")[0].partition(".")[0]
     look_in_folders_above()
-    files = _files_in(_places_of(package))
-    if not files:
+    if not (files := _files_in(_places_of(package))):
         raise EnginewrightError(
             f"{parameter}: there is no module '{package}' in {Path.cwd()} nor among the installed packages"
         )
     known, waiting = {package, *without, *sys.stdlib_module_names}, [files]
     while waiting:
-        for name in {name for file in waiting.pop().values() for name in _imported_packages(file)} - known:
+        own = [file for file in waiting.pop().values() if not _is_installed(file)]
+        for name in {name for file in own for name in _imported_packages(file.read_bytes())} - known:
             known.add(name)
-            places = _places_of(name)
-            if not any(map(_is_installed, places)):  # whose files are thousands
+            if not any(map(_is_installed, places := _places_of(name))):  # else they are thousands
                 waiting.append(_files_in(places))
                 files |= waiting[-1]
     return files
@@ -94,13 +93,10 @@ def warn_of_unwatched_code(source: str) -> Iterator[None]:
 
 def _places_of(package: str) -> list[Path]:
     """Return the file of a module, or the folders of a package."""
-    try:
-        found = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return []
-    if found is None:
-        return []
-    return [Path(each) for each in found.submodule_search_locations or [str(found.origin)]]
+    with contextlib.suppress(ImportError, ValueError):
+        if found := importlib.util.find_spec(package):
+            return [Path(each) for each in found.submodule_search_locations or [str(found.origin)]]
+    return []
 
 
 def _files_in(places: list[Path]) -> dict[str, Path]:
@@ -115,13 +111,9 @@ def _is_installed(file: Path) -> bool:
     return not (INSTALL_FOLDERS | added).isdisjoint(file.resolve().parents)
 
 
-def _imported_packages(file: Path) -> set[str]:
-    """Return the packages that a file of the user's imports anywhere in its code, but not by relative imports."""
-    return set() if _is_installed(file) else _packages_in(file.read_bytes())
-
-
 @functools.cache
-def _packages_in(code: bytes) -> set[str]:
+def _imported_packages(code: bytes) -> set[str]:
+    """Return the packages that a file of the user's imports anywhere in its code, but not by relative imports."""
     try:
         nodes = list(ast.walk(ast.parse(code)))
     except (SyntaxError, ValueError):  # importing the file will report it

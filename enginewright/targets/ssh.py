@@ -132,8 +132,7 @@ os.makedirs(os.path.join(home, "target"), exist_ok=True)
 marks = {"python_version": "%d.%d" % sys.version_info[:2], "python_full_version": platform.python_version()}
 marks.update(implementation_name=sys.implementation.name, platform_machine=platform.machine(), os_name=os.name)
 marks.update(sys_platform=sys.platform, platform_system=platform.system())
-found = (d.metadata for d in m.distributions())  # each is read anew where it is asked for
-installed = {each["Name"]: each["Version"] for each in found if each["Name"]}
+installed = {d["Name"]: d["Version"] for d in (d.metadata for d in m.distributions()) if d["Name"]}
 print(json.dumps({"node": platform.node(), "home": home, "environment": marks, "glibc": platform.libc_ver()[1],
     "free": shutil.disk_usage(home).free, "rsync": shutil.which("rsync"), "installed": installed}))
 """

@@ -102,26 +102,25 @@ def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
     assert reference.samples == 8
 
 
-def test_the_segmenter_finds_the_scenes_and_the_network_that_are_made_for_it(project, monkeypatch):
+def of_scenes(monkeypatch, recipe, *arguments):
+    """Make the scenes and the network, and find them."""
     monkeypatch.setattr(scenes, "FOR_PIPELINE", 12)
-    monkeypatch.setattr("sys.argv", ["scenes.py", "--scenes", "16", "--epochs", "1"])
+    monkeypatch.setattr("sys.argv", ["scenes.py", *arguments, "--scenes", "16", "--epochs", "1"])
     scenes.main()
-    lay_over("segmenter", "samples: {validation: 8, calibration: 4}\n")
-    run_stages(monkeypatch, *WITHOUT_EXPORT)  # tests/tasks/test_pipeline.py exports a segmenter
-    manifest, reference = results()
+    lay_over(recipe, "samples: {validation: 8, calibration: 4}\n")
+    run_stages(monkeypatch, *WITHOUT_EXPORT)  # tests/tasks/test_pipeline.py exports both
+    return results()
+
+
+def test_the_segmenter_finds_the_scenes_and_the_network_that_are_made_for_it(project, monkeypatch):
+    manifest, reference = of_scenes(monkeypatch, "segmenter")
     assert (manifest.task, len(manifest.class_names)) == ("segmentation", scenes.CLASSES)
     assert {sample.label for sample in manifest.samples} == {None}
     assert 0 < reference.metrics["mIoU"] < 1
 
 
 def test_the_detector_finds_the_scenes_and_the_network_that_are_made_for_it(project, monkeypatch):
-    monkeypatch.setattr(scenes, "FOR_PIPELINE", 12)
-    monkeypatch.setattr("sys.argv", ["scenes.py", "detector", "--scenes", "16", "--epochs", "1"])
-    scenes.main()
-    lay_over("detector", "samples: {validation: 8, calibration: 4}\n")
-    run_stages(monkeypatch, "samples", "weights", "reference")
-    manifest = Manifest.read(Path("artifacts/samples/validation/manifest.json"))
-    reference = Reference.read(Path("artifacts/reference/reference.json"))
+    manifest, reference = of_scenes(monkeypatch, "detector", "detector")
     assert (manifest.task, manifest.class_names) == ("detection", scenes.NAMES)
     assert reference.outputs == ("boxes", "scores")
     assert 0 <= reference.metrics["mAP"] <= reference.metrics["mAP50"] <= 1

@@ -45,16 +45,12 @@ def require_wheels(wanted):
     """Resolve the extras for each Python and processor, all at once, as each waits for the index."""
     uv = [sys.executable, "-m", "uv", "--quiet", "pip", "compile", "pyproject.toml", "--no-header", "--no-annotate"]
     uv += ["--only-binary", ":all:", "--no-binary", "cppimport"]  # which is Python alone
-    asked = {}
+    asked, how = [], {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     for python, extras, machine in wanted:
         words = [*uv, "--python-version", python, "--python-platform", f"{machine}-manylinux_2_35"]
         words += [word for extra in extras for word in ("--extra", extra)]
-        asked[extras, python, machine] = subprocess.Popen(
-            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    answers = {each: (*process.communicate(), process.returncode) for each, process in asked.items()}
-    for (extras, *_), (resolved, said, status) in answers.items():
+        asked.append((extras, subprocess.Popen(words, **how)))
+    for (resolved, said), status, extras in [(each.communicate(), each.returncode, extras) for extras, each in asked]:
         if re.search("Failed to fetch|error sending request|client error|Could not connect", said):
             pytest.skip(f"no package index can be reached: {said.splitlines()[0]}")
-        assert status == 0, said
-        assert ("torch==" in resolved) == ("pipeline" in extras)
+        assert (status, "torch==" in resolved) == (0, "pipeline" in extras), said
