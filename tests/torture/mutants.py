@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 SUBJECTS = {  # code, and the tests that are run in turn until one notices: the module's own go before them
     "enginewright/data/feeds.py": ("tests/measure/test_agreement.py", "tests/measure", "tests/tasks"),
     "enginewright/measure/*.py": ("tests/measure", "tests/tasks", "tests/report/test_notes.py"),
-    "enginewright/nightly/*.py": ("tests/nightly",),
+    "enginewright/nightly/*.py": ("tests/nightly", "tests/cli/test_cured_pipeline.py"),
     "enginewright/tasks/average_precision.py": ("tests/tasks",),
     "enginewright/tasks/boxes.py": ("tests/tasks",),
     "enginewright/report/verdict.py": ("tests/report",),

@@ -102,12 +102,12 @@ def test_each_part_of_the_samples_is_judged_by_the_ranges_of_the_others(try_laye
 
 
 def test_an_end_that_is_sure_lies_further_the_fewer_samples_there_are():
-    """A sum of squares of normal numbers, of which five in a hundred or fewer are above it."""
+    """A sum of squares of normal numbers, of which about five in a hundred are above it."""
     rng, above = np.random.default_rng(0), 0
     for _ in range(200):
         squares = np.square(rng.normal(size=(2, 32)))
         above += squares[1].mean() > checks.upper_end(lambda often, seen=squares[0]: often @ seen / 32, 32)
-    assert above <= 10
+    assert 6 <= above <= 10
 
 
 def test_the_strictest_threshold_counts(try_layers):
