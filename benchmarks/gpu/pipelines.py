@@ -19,6 +19,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "networks"))
@@ -32,6 +33,7 @@ from enginewright.measure.records import Benchmark, Validation
 ROOT = Path(__file__).parents[2]
 ROWS = Path(__file__).with_suffix(".jsonl")
 REPORTS = Path("reports")
+JOBS = 3
 LEFT = shutil.ignore_patterns(".*", "artifacts", "reports", "history", "docs", "dvc.lock")
 
 
@@ -58,19 +60,25 @@ MODELS = {
 
 
 def run(names: list[str], precisions: list[str], baselines: list[str]) -> None:
-    """Train, build and validate all models side by side, each on its share of the cores, and then time one after the
-    other. On 16 cores, three models took eleven minutes before the first was timed."""
-    count = os.cpu_count() or 1
-    share = max(1, count // len(names))
+    """Train, build and validate models, a few side by side, each on its share of the cores, and then time one after the
+    other. Never more than a few: on 16 cores, three took eleven minutes, and seven fifteen to twenty-five."""
+    count, jobs = os.cpu_count() or 1, min(JOBS, len(names))
+    share, slots = max(1, count // jobs), SimpleQueue[int]()
     places = [Path(tempfile.mkdtemp(prefix=f"{name}-")) for name in names]
+    for slot in range(jobs):
+        slots.put(slot)
 
-    def prepare(number: int) -> int:
-        cores = ",".join(str(each % count) for each in range(number * share, number * share + share))
-        asked = [names[number], "--into", str(places[number]), "--precisions", *precisions, "--baselines", *baselines]
-        return subprocess.run(["taskset", "-c", cores, sys.executable, __file__, *asked], check=False).returncode
+    def prepare(name: str, here: Path) -> int:
+        slot = slots.get()
+        cores = ",".join(str(each % count) for each in range(slot * share, slot * share + share))
+        asked = [name, "--into", str(here), "--precisions", *precisions, "--baselines", *baselines]
+        try:
+            return subprocess.run(["taskset", "-c", cores, sys.executable, __file__, *asked], check=False).returncode
+        finally:
+            slots.put(slot)
 
-    with ThreadPoolExecutor(len(names)) as pool:
-        failures = [*pool.map(prepare, range(len(names)))]
+    with ThreadPoolExecutor(jobs) as pool:
+        failures = [*pool.map(prepare, names, places)]
     for name, here, failed in zip(names, places, failures, strict=True):
         print(f"{name}: {'not prepared, ' if failed else ''}{here}", flush=True)
         if failed:
