@@ -177,8 +177,8 @@ def test_torch_tensorrt_that_is_not_installed_is_a_sentence(monkeypatch):
     with pytest.raises(EnginewrightError) as caught:
         require_possible(("eager", "torch_tensorrt+fp16"), "cuda")
     assert str(caught.value) == (
-        "benchmark.baselines: Torch-TensorRT is not installed: `pip install torch-tensorrt==2.14.0` installs its "
-        "latest version, and with it PyTorch 2.14 and TensorRT 11.1 in place of yours"
+        "benchmark.baselines: Torch-TensorRT is not installed: `pip install torch-tensorrt==2.14.0` puts "
+        "PyTorch 2.14 and TensorRT 11.1 in place of yours"
     )
 
 
