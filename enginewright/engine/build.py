@@ -31,7 +31,7 @@ class DescribedGraph:
     scores: str | None = None  # model.scores
     boxes: BoxesParams = field(default_factory=BoxesParams)  # model.boxes
     tokenizer: Path | None = None
-    example: Feeds = field(default_factory=dict)  # to run once; without it, zeros
+    example: Feeds = field(default_factory=dict)  # of the smallest batch, to run once; without it, noise
     tuned: Path | None = None  # the same computation in another graph, which is compiled instead
     longest: float | None = None  # seconds that a build may take
 

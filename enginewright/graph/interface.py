@@ -84,5 +84,4 @@ class Blueprint:
         """Return the example with so many samples, the first ones again and again, or else noise."""
         given = self.example or self.interface.noise(self.build.profile.at("opt"), seed=0)
         batched = {spec.name for spec in self.interface.inputs if spec.shape[:1] == (BATCH,)}
-        rows = {name: batch if name in batched else len(each) for name, each in given.items()}
-        return {name: np.resize(each, (rows[name], *each.shape[1:])) for name, each in given.items()}
+        return {**given, **{name: np.resize(given[name], (batch, *given[name].shape[1:])) for name in batched}}

@@ -126,7 +126,8 @@ class TuningSearch:
         untuned = best = self.built(Variant(build=asked))
         answers, started = self.answers(untuned), time.monotonic()
         tried, not_tried, last = list[Tried](), list[str](), untuned.record.build_seconds
-        changes = [name for name, change in TO_TRY.items() if changed_by(load_graph(self.graph.onnx), change)]
+        model = load_graph(self.graph.onnx)
+        changes = [name for name, change in TO_TRY.items() if changed_by(model, change)]
         all_knobs = knobs(asked, self.batches, offered_by(load_runtime(self.target.runtime)), changes)
         self.confidence = 1 - (1 - benchmark.confidence) / sum(map(len, all_knobs))  # of so many races none may err
         for knob in all_knobs:

@@ -87,7 +87,7 @@ class ONNXRuntime:
                     graph = load_model(given, load_external_data=False).graph
                     if has_choice(graph) and (layout := fastest_layout(partial(try_in_own_process, given, blueprint))):
                         optimize(given, folder, build, layout)
-            example = blueprint.example or blueprint.interface.zeros(build.profile.at("min"))
+            example = blueprint.example_of(build.profile.batch.min)
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 session.run([spec.name for spec in blueprint.interface.outputs], dict(example))
                 (ran,) = _nodes_by_call(session)
